@@ -420,7 +420,7 @@ class _LiveMemory:
                 continue
             live = trace.replay.live(until, device)
             if part.role == "activation" and part.bytes >= MIN_ACTIVATION_SHARE * total:
-                model_origin = find_model_origin(trace.stacks, live)
+                model_origin = find_model_origin(trace, live)
             of_role = live.take(live["role"] == ROLES.index(part.role))
             largest = top_sites(trace.stacks, sites_of_blocks(trace.stacks, of_role), 1)
             if largest and 2 * largest[0].bytes >= part.bytes:

@@ -421,6 +421,8 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
             f"What helps: a smaller batch (with gradient accumulation), {TRAINER_CHECKPOINTING}, or lower precision "
             "(torch.autocast)."
         )
+    elif program.model_origin.main_module:
+        help_texts.append(f"Most of it is of {names.module(program.model_origin.main_module)}: checkpoint that.")
     elif program.model_origin.line is not None:
         line = names.site(program.model_origin.line)
         how = (

@@ -174,7 +174,9 @@ def _describe_checkpointing(model: ModelOrigin | None, names: SiteNames) -> str:
     where = ""
     if model is not None and model.is_in_trainer:
         return TRAINER_CHECKPOINTING
-    if model is not None and model.line is not None:
+    if model is not None and model.main_module:
+        where = f" of {names.module(model.main_module)}"
+    elif model is not None and model.line is not None:
         line = names.site(model.line)
         where = f" of the model that {line} moves to the device" if model.is_moved else ""
         where = where or f", switched on where the model is made, {line}"

@@ -55,6 +55,12 @@ CASES = [
         "In an evaluation, run this line under torch.no_grad()",
     ),
     Case(
+        "rollout_of_a_model",
+        causes.ACTIVATIONS,
+        "The activations of ",
+        "In an evaluation, run this line under torch.no_grad()",
+    ),
+    Case(
         "kept_exceptions", causes.KEPT_EXCEPTION, "Exceptions that the program keeps hold ", "`str(error)`", failures=5
     ),
     Case(

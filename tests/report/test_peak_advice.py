@@ -104,8 +104,21 @@ def stages():
             (aligner or recognizer)(torch.ones(16, 4096, device="cuda")).sum()
             alloctrace.step()
 
-RUNS = (stages, micro_batches, pairs_of_images, inputs, temporaries, forces, penalties, large_weights, all_pairs)
-RUNS += (wide_images,)
+class Skeleton(nn.Module):
+    def forward(self, image):
+        for _ in range(40):
+            image = torch.tanh(image * 0.5)
+        return image.square().mean()
+
+def losses():
+    model, skeleton = nn.Linear(1024, 1024).cuda(), Skeleton()
+    for _ in range(40):
+        skeleton(model(torch.ones(1024, 1024, device="cuda"))).backward()
+        model.zero_grad()
+        alloctrace.step()
+
+RUNS = (stages, losses, micro_batches, pairs_of_images, inputs, temporaries, forces, penalties, large_weights)
+RUNS += (all_pairs, wide_images)
 for run in RUNS:
     with alloctrace.enable(f"{run.__name__}.alloctrace", devices=("cuda",)):
         run()
@@ -183,6 +196,12 @@ def test_operation_is_read_from_the_function_of_torch_that_a_line_calls() -> Non
 
     assert find_operation(site, [inner, own]) is Operation.LOSS
     assert find_operation(site, [own, inner]) is None
+
+
+def test_module_without_parameters_is_named_where_its_activations_make_the_peak(folder: Path) -> None:
+    text = " ".join(run_analyze(folder, "losses.alloctrace").split())
+
+    assert "activation checkpointing of Skeleton (torch.utils.checkpoint" in text
 
 
 def test_line_of_other_blocks_is_not_blamed_for_temporaries(folder: Path) -> None:

@@ -405,6 +405,20 @@ def unrolled_simulation() -> None:
     cost.backward()
 
 
+class Rollout(nn.Module):
+    def forward(self, state: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+        for _ in range(600):
+            state = torch.tanh(state * gain)
+        return state
+
+
+def rollout_of_a_model() -> None:
+    model, rollout = nn.Linear(256, 256).to(DEVICE), Rollout()
+    inputs = torch.empty(16, 256, device=DEVICE)
+    out = rollout(torch.empty(MIB, device=DEVICE), model(inputs).mean())  # CHANGE
+    out.mean().backward()
+
+
 def leak_beside_the_model() -> None:
     model = make_layers(8, 2048).to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters())

@@ -72,7 +72,8 @@ BlockRole Roles::role_of(std::size_t device, const Piece& piece) const {
     role = role_of_siblings({device, piece.stack, 0, 0});
   }
   if (role != Role::kUnknown) return {role, false};
-  if (lifetimes_.kinds().is_moving_module(piece.stack)) return {Role::kParameter, false};
+  const bool is_freed_soon = lifetime == Lifetime::kBrief || lifetime == Lifetime::kSameStep;
+  if (!is_freed_soon && lifetimes_.kinds().is_making_parameters(piece.stack)) return {Role::kParameter, false};
   // The last blocks of a list that the program clears are freed as early as inputs and temporaries.
   const bool may_be_result = piece.node_type == 0 && (lifetime == Lifetime::kInputHeld || is_before_pass(lifetime));
   if (is_cut_off || may_be_result) {

@@ -9,7 +9,7 @@
 //   4. allocated in a pass of backward and live after it: siblings have the same stack, node type and size
 //   5. allocated by the program and held for long: siblings have the same stack
 // inferred from its stack
-//   6. allocated by Module._apply, which moves and casts modules: parameter
+//   6. allocated by Module._apply, which moves and casts modules, or by a constructor of torch.nn: parameter
 // inferred from its lifetime
 //   7. role_of_lifetime(); the usual lifetime of its place if a failed allocation or the end of the trace cut it off
 #pragma once

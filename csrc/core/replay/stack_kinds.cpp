@@ -59,6 +59,7 @@ std::uint8_t StackKinds::kind_of_file(std::uint32_t filename) const {
   if (contains(file, "/torch/optim/")) kind |= kOptimizerFile;
   if (file.ends_with("/torch/optim/optimizer.py")) kind |= kWrapperFile;
   if (file.ends_with("/torch/nn/modules/module.py")) kind |= kModuleFile;
+  if (contains(file, "/torch/nn/modules/")) kind |= kLayerFile;
   return kind;
 }
 
@@ -70,6 +71,7 @@ std::uint8_t StackKinds::kinds_of_frame(std::uint32_t stack, std::uint8_t caller
   std::uint8_t kinds = kComputed | (caller & (kUnderEngine | kModule | kMove));
   if ((file & kModuleFile) != 0 && name == "_call_impl") kinds |= kModule;
   if ((file & kModuleFile) != 0 && name == "_apply") kinds |= kMove;
+  if ((file & kLayerFile) != 0 && name == "__init__") kinds |= kMove;
   if ((file & kAutogradFile) != 0) {
     if (name == "_engine_run_backward") return static_cast<std::uint8_t>(kinds | kEngine | kUnderEngine);
     if (name == "_make_grads") return kinds | kRoot;

@@ -179,6 +179,7 @@ class ForwardReader:
             return last_pass, None
         [(line, _)] = bytes_by_line.most_common(1)
         stacks_of_line = [stack for stack, call_line in line_of_stack.items() if call_line == line]
+        stacks_of_line = self._select_main_module(stacks_of_line, activations)
 
         is_of_line = np.isin(events["stack"], stacks_of_line)
         is_own_pass = is_in_past_pass if self._lacks_nodes else is_of_line & is_in_past_pass
@@ -205,6 +206,23 @@ class ForwardReader:
         )
         evaluated = np.unique(events["stack"][is_backward])
         return last_pass, LiveForwards(forwards, np.array(stacks_of_line, np.int64), rows, evaluated)
+
+    def _select_main_module(self, stacks: list[int], activations: _Mask) -> list[int]:
+        """Return the stacks in calls of the outermost module with the most activations.
+
+        A line may call a second module for the input of the first: that is no second forward.
+        """
+        if not self._stacks.has_modules:
+            return stacks
+        module_of = dict(zip(stacks, self._stacks.modules.called(self._calls[stacks]).tolist(), strict=True))
+        sizes: Counter[int] = Counter()
+        for stack, size in zip(
+            self._live["stack_id"][activations].tolist(), self._bytes[activations].tolist(), strict=True
+        ):
+            if stack in module_of:
+                sizes[module_of[stack]] += size
+        [(main_module, _)] = sizes.most_common(1)
+        return [stack for stack, module in module_of.items() if module == main_module]
 
     def _has_graph(self, rows: _Mask) -> bool:
         """Return whether autograd nodes were created with these blocks: a line may sometimes run under no_grad."""

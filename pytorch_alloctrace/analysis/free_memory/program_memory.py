@@ -263,7 +263,7 @@ class _MemoryReader(ForwardReader):
             outer_count=self._find_outer_count(),
             is_attention=_mentions_attention(frames),
             stores_attention=bool(sites[ACTIVATIONS]) and _mentions_attention([sites[ACTIVATIONS][0].site]),
-            model_origin=find_model_origin(self._stacks, self._live),
+            model_origin=find_model_origin(self._trace, self._live),
             kept_steps=len(np.unique(np.ma.compressed(self._live["step"][kept_rows]))),
             kept_has_freed=kept_allocations > int(kept_rows.sum()),
             kept_of_forward=self._lacks_nodes

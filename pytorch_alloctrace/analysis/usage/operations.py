@@ -62,4 +62,7 @@ def find_operation(site: Site, frames: Sequence[Frame]) -> Operation | None:
             break
         if frame.name in _FUNCTIONS:
             return _FUNCTIONS[frame.name]
-    return next((operation for pattern, operation in _PATTERNS if re.search(pattern, site.source or "")), None)
+    operation = next((operation for pattern, operation in _PATTERNS if re.search(pattern, site.source or "")), None)
+    # Within a model, concatenated features are a part of its architecture.
+    is_in_module = any(frame.name == "_call_impl" for frame in frames)
+    return None if is_in_module and operation in (Operation.JOIN, Operation.REPEAT) else operation

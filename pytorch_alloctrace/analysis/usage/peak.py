@@ -208,7 +208,7 @@ def _choose_highest(trace: RecordedTrace, levels: dict[int, int]) -> Peak:
     return Peak(levels[seq], seq, trace.time_ns(seq))
 
 
-_ITEM_BYTES = (4, 8, 2, 1)
+_ITEM_BYTES = (4, 1)
 _MIN_SIDE, _USUAL_FACTOR = 1000, 64
 ROUNDING = 512
 """Bytes to which torch rounds up the size of a failed request."""

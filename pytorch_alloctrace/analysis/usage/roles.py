@@ -60,6 +60,9 @@ class ModelOrigin:
     """True if the line moved the model; it may have built the model, too."""
     is_in_trainer: bool
     """True if transformers' Trainer called the code that allocated live activations."""
+    main_module: str = ""
+    """Class of the outermost module whose calls allocated half of the live activations, if it has no parameters and
+    the line is therefore unknown, as of a loss; else ""."""
 
 
 def roles_before(trace: RecordedTrace, device: str, until: int) -> RoleShares:
@@ -74,27 +77,48 @@ def are_named(trace: RecordedTrace, device: str | None = None) -> bool:
     return bool(named_devices) if device is None else device in named_devices
 
 
-def find_model_origin(stacks: StackIndex, live: Table) -> ModelOrigin:
+def find_model_origin(trace: RecordedTrace, live: Table) -> ModelOrigin:
     """Return the line with the most bytes of parameters, which built the model or moved it to the device.
 
-    Of a model that was built on the device, it is the line that called the outermost constructor.
+    Of a model that was built on the device, it is the line that called the outermost constructor. If half of the
+    activations are of one model, and object scans found whose the parameters are, only those of this model count.
 
     Args:
-        stacks: Stacks of the trace.
+        trace: Trace.
         live: Live blocks, as of `Replay.live`.
     """
-    bytes_by_line = sum_by_building_line(stacks, live.take(live["role"] == ROLES.index("parameter")))
-    activations = np.unique(live["stack_id"][live["role"] == ROLES.index("activation")]).tolist()
+    stacks = trace.stacks
+    parameters = live.take(live["role"] == ROLES.index("parameter"))
+    activations = live.take(live["role"] == ROLES.index("activation"))
+    main_module = _find_main_module(stacks, activations)
+    if main_module:
+        modules = trace.block_modules(parameters["address"].tolist(), parameters["alloc_seq"].tolist())
+        owners = np.array([stacks.modules.owned_name(module, 1) for module in modules], dtype=object)
+        if (owners != "").any():
+            parameters = parameters.take(owners == main_module)
+    bytes_by_line = sum_by_building_line(stacks, parameters)
     is_in_trainer = any(
         _is_frame_of(frame, *_TRAINER)
-        for stack in activations
+        for stack in np.unique(activations["stack_id"]).tolist()
         if stacks.has_frames(stack)
         for frame in stacks.frames(stack)
     )
     if not bytes_by_line:
-        return ModelOrigin(None, False, is_in_trainer)
+        return ModelOrigin(None, False, is_in_trainer, main_module)
     site, is_moved = max(bytes_by_line, key=bytes_by_line.__getitem__)
     return ModelOrigin(site, is_moved, is_in_trainer)
+
+
+def _find_main_module(stacks: StackIndex, activations: Table) -> str:
+    """Return the outermost module whose calls allocated half of the activations; "" if there is none."""
+    if not stacks.has_modules:
+        return ""
+    by_module: dict[str, int] = {}
+    for stack, size in bytes_by_stack(activations["stack_id"], activations["requested_bytes"]).items():
+        name = next(iter(stacks.modules.parts(stack)), "")
+        by_module[name] = by_module.get(name, 0) + size
+    main_module = max(by_module, key=by_module.__getitem__, default="")
+    return main_module if 2 * by_module.get(main_module, 0) >= sum(by_module.values()) else ""
 
 
 def sum_by_building_line(stacks: StackIndex, blocks: Table) -> dict[tuple[Site, bool], int]:
