@@ -18,11 +18,13 @@ if TYPE_CHECKING:  # every command imports this module
 
 @dataclass(frozen=True)
 class GrowthLimit:
-    """A limit on growth: either bytes, bytes per step, or a share of the bytes before."""
+    """A limit on growth: either bytes, bytes per step or iteration, or a share of the bytes before."""
 
     text: str
     bytes: int | None = None
     per_step: bool = False
+    unit: str = "step"
+    """Unit if `per_step`: "step"; "iteration" in a trace without steps."""
     share: float | None = None
 
     def is_exceeded(self, grew: float, before: int, per_step: float | None) -> bool:
@@ -50,8 +52,12 @@ class Exceeded:
 
 def devices_above(trace: RecordedTrace, leaks: Sequence[Leak], limit: GrowthLimit) -> list[Exceeded]:
     """Return the devices whose leaks exceed the limit; a share refers to the device's peak."""
-    if limit.per_step and not len(trace.steps()):
+    has_steps = len(trace.steps()) > 0
+    if limit.per_step and limit.unit == "step" and not has_steps:
         raise PositionError(f"{limit.text} cannot be judged: the trace has no steps")
+    if limit.per_step and limit.unit == "iteration" and any(leak.unit != "iteration" for leak in leaks):
+        reason = "the trace has steps, use a limit with /step" if has_steps else "no loop was found"
+        raise PositionError(f"{limit.text} cannot be judged: {reason}")
     exceeded = []
     for device in dict.fromkeys(leak.device for leak in leaks):
         device_leaks = [leak for leak in leaks if leak.device == device]

@@ -189,16 +189,16 @@ def parse_row_count(text: str) -> int:
 
 
 def parse_growth_limit(text: str) -> GrowthLimit:
-    """Parse a limit such as "64MiB", "1MiB/step" or "5%"."""
+    """Parse a limit such as "64MiB", "1MiB/step", "1MiB/iteration" or "5%"."""
     stripped = text.strip()
     percent = re.fullmatch(r"(\d{1,9}(?:\.\d*)?)\s*%", stripped)
     if percent is not None:
         return GrowthLimit(stripped, share=float(percent[1]) / 100)
     size, slash, unit = stripped.partition("/")
     try:
-        if slash and unit.strip() != "step":
+        if slash and unit.strip() not in ("step", "iteration"):
             raise argparse.ArgumentTypeError
-        return GrowthLimit(stripped, bytes=parse_byte_count(size), per_step=bool(slash))
+        return GrowthLimit(stripped, bytes=parse_byte_count(size), per_step=bool(slash), unit=unit.strip() or "step")
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a limit: use one such as 512MiB, 1MiB/step or 5%") from None
 

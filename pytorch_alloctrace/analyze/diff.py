@@ -60,6 +60,8 @@ class Diff(TraceCommand):
             return "diff of two traces compares one position of each: use --at POSITION"
         if len(options.traces) == 1 and options.since is None and options.region is None:
             return "diff needs a second trace, or two positions of one: --since POSITION [--until POSITION]"
+        if options.fail_above is not None and options.fail_above.per_step and options.fail_above.unit != "step":
+            return "diff does not count iterations: use a limit with /step, or without a unit"
         if len(options.traces) == 2 and options.fail_above is not None and options.fail_above.per_step:
             return "growth per step is between two positions of one run: give --since, or a limit without /step"
         if len(options.traces) == 1 and options.at is not None:

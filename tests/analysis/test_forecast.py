@@ -1,10 +1,11 @@
-"""Forecasts, compared with the iteration in which the program runs out of memory."""
+"""Rates per iteration: forecasts, compared with the iteration that runs out of memory, and limits."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from marked_programs import run_analyze
 from running import has_nvidia_gpu, needs_cuda_build
 from shared_recordings import run_source
 
@@ -64,3 +65,14 @@ def test_forecast_is_close_to_the_iteration_that_runs_out_of_memory(folder: Path
     assert leak.forecast_seconds is not None
     forecast = leak.forecast_seconds / leak.seconds_per_unit
     assert forecast == pytest.approx(int((folder / f"{name}.txt").read_text()), rel=0.3)
+
+
+def test_limit_per_iteration_is_for_traces_without_steps(folder: Path) -> None:
+    run_analyze(folder, "leaks", "lengthen.alloctrace", "--fail-above", "100KiB/iteration", status=1)
+    run_analyze(folder, "leaks", "lengthen.alloctrace", "--fail-above", "200KiB/iteration")
+    error = run_analyze(folder, "leaks", "lengthen.alloctrace", "--fail-above", "100KiB/step", status=2)
+    assert "the trace has no steps" in error
+    error = run_analyze(
+        folder, "diff", "lengthen.alloctrace", "--since", "1ms", "--fail-above", "1KiB/iteration", status=2
+    )
+    assert "diff does not count iterations" in error
