@@ -1,0 +1,1 @@
+"""Small instance segmentation service."""
