@@ -50,8 +50,7 @@ from .usage.roles import ModelOrigin, RoleShares, find_model_origin, roles_befor
 from .walk import Visit, Walk
 
 MIN_ACTIVATION_SHARE, MIN_ROLE_SHARE = 0.5, 0.4
-"""Minimum share of the live bytes of a device for activations to be the cause of a peak."""
-
+"""Minimum share of the live bytes of a device for activations to be the cause of a peak, and for another role."""
 
 MIN_GRADIENT_SHARE = 0.25
 """Minimum share of the live bytes of a program without steps for gradients to be the cause of a peak."""

@@ -222,7 +222,9 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
             walk, holder, members.get(holder, {}), node_group, read_share, has_all_nodes, begin + seconds
         )
         groups.append(dataclasses.replace(reported, addresses=()))  # leaks are not named by these groups
-    module_tensors = tuple(sorted(_find_module_tensors(walk, storages), key=lambda tensor: tensor.kind))
+    module_tensors = tuple(
+        sorted(_find_module_tensors(walk, storages, begin + seconds), key=lambda tensor: tensor.kind)
+    )
     result = ScanResult.GRAPHS_IN_USE if walk.unread else ScanResult.COMPLETE
     if not walk.within_budget or not is_searched:
         result = ScanResult.TRUNCATED
@@ -460,8 +462,8 @@ def _is_attribute_dict(mapping: dict[Any, Any], parent: Any) -> bool:
     )
 
 
-def _find_module_tensors(walk: Walk, storages: dict[int, Storage]) -> Iterator[ModuleTensor]:
-    """Yield the parameters and buffers of the modules in the walk, and the state of their optimizers.
+def _find_module_tensors(walk: Walk, storages: dict[int, Storage], deadline: float) -> Iterator[ModuleTensor]:
+    """Yield the parameters and buffers of the modules in the walk, and until a deadline the state of their optimizers.
 
     Reads only the attributes of modules and optimizers.
     """
@@ -491,7 +493,9 @@ def _find_module_tensors(walk: Walk, storages: dict[int, Storage]) -> Iterator[M
 
     for optimizer in _select_instances(walk.objects, torch.optim.Optimizer):
         states = (access.attributes(optimizer) or {}).get("state")
-        for parameter, state in access.items(states) if access.is_a(states, dict) else []:
+        for position, (parameter, state) in enumerate(access.items(states) if access.is_a(states, dict) else []):
+            if position % TENSORS_PER_CHECK == TENSORS_PER_CHECK - 1 and time.thread_time() > deadline:
+                return
             name, module_id = parameters.get(id(parameter), ("", 0))
             for key, value in access.items(state) if name and access.is_a(state, dict) else []:
                 if type(key) is str:

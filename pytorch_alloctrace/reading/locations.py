@@ -46,6 +46,7 @@ class Locations:
         return self._places
 
     def count_streams(self, device: str) -> int:
+        """Return the number of streams that allocated or used memory of a device."""
         return len({stream for name, stream, _ in self._rows if name == device})
 
     def row(self, location: int) -> tuple[str, int, tuple[int, int]]:

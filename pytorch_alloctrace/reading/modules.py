@@ -86,13 +86,13 @@ class ModuleNames:
         return ".".join(parts[:depth] if depth else parts)
 
     def root_of(self, module: int) -> int:
-        """Return the id of the outermost module that contains a module."""
+        """Return the id of the outermost module that contains a module; 0 for an id that the trace does not define."""
         for _ in range(_MAX_PARTS):  # a corrupt trace may contain cycles
             _, owner, _ = self._record(module)
             if not owner:
                 break
             module = owner
-        return module
+        return module if module < len(self._modules) else 0
 
     def _resolve_parts(self, module: int, caller_parts: tuple[str, ...]) -> tuple[str, ...]:
         if owned_parts := self._owned_parts(module):

@@ -24,6 +24,11 @@ def start_naming(recorder: ModuleType, is_requested: bool) -> bool:
     return bool(recorder.watch_modules(code, _names[0].resolve, threading.main_thread().ident))
 
 
+def end_naming() -> None:
+    """Forget the modules of a recording that has ended."""
+    _names.clear()
+
+
 def find_identifier(address: int) -> int:
     """Return the identifier of the module at an address; 0 if it has none, as before its first call."""
     return _names[0].find_identifier(address) if _names else 0

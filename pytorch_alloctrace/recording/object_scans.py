@@ -124,11 +124,12 @@ class ObjectScans:
             self._scan_within_budget()
 
     def scan_at_mark(self) -> None:
-        """Scan, as far as time allows, unless hardly anything has been recorded since the last scan.
+        """Scan on the main thread, as far as time allows, unless hardly anything has been recorded since the last scan.
 
         A user marks the positions at which the memory matters.
         """
-        if self._is_active and self._recorder.next_event() >= MIN_SCAN_GROWTH * self._scan_event:
+        is_new = self._recorder.next_event() >= MIN_SCAN_GROWTH * self._scan_event
+        if self._is_active and is_new and _thread.get_ident() == self._main_thread:
             self._scan_within_budget(MARK)
 
     def scan_now(self) -> None:
@@ -255,7 +256,8 @@ class ObjectScans:
             self._needed_s = 2 * allowed_s if is_truncated else max(1.5 * scan_s, MIN_SCAN_S)
             if not is_truncated:
                 self._complete_s = self._needed_s
-            self._due_event = event_count * (TRUNCATED_SCAN_GROWTH if is_truncated else _scan_growth(scan_s, elapsed_s))
+            growth = TRUNCATED_SCAN_GROWTH if is_truncated else _scan_growth(scan_s, elapsed_s)
+            self._due_event = max(event_count * growth, FIRST_SCAN_EVENTS)
         finally:
             self._scan_lock.release()
 

@@ -19,7 +19,7 @@ from ..errors import RecorderUnavailableError, SessionError
 from ..objects.own_errors import is_from_signal_handler
 from . import program
 from .loading import load_recorder
-from .modules import start_naming
+from .modules import end_naming, start_naming
 from .object_scans import ObjectScans
 from .oom_report import OomReport
 from .options import (
@@ -220,6 +220,7 @@ class Session:
                 self._object_scans.stop()
             finally:
                 written, spool_is_gone = self._recorder.stop(json.dumps(end_record))
+                end_naming()
         # Warnings last: under -W error the first one ends this function.
         if replaced_by:
             warnings.warn(
@@ -388,6 +389,7 @@ def enable(
             if session._oom_report is not None:
                 session._oom_report.stop()
             recorder.discard()
+            end_naming()
             if not isinstance(error, Exception) or is_from_signal_handler(error):  # Ctrl-C, or a time limit
                 raise
             # First line only: torch's errors continue with a C++ stack.
@@ -474,7 +476,10 @@ def observe(model: Any, optimizer: Any = None) -> None:
 
 
 def mark(name: str) -> None:
-    """Set a named position in the trace ("mark:NAME"). Does nothing when nothing is recorded."""
+    """Set a named position in the trace ("mark:NAME"). Does nothing when nothing is recorded.
+
+    On the main thread, an object scan runs here if the time for scans allows it.
+    """
     session = _current
     if session is not None:
         session._recorder.push_mark(_encode_name(name))

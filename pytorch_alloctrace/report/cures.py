@@ -18,6 +18,7 @@ from ..analysis.leaks.leak import (
     NoHolder,
 )
 from ..analysis.usage.operations import Operation
+from ..analysis.usage.roles import ModelOrigin
 from ..reading.sites import Site
 from . import units
 from .site_names import SiteNames
@@ -36,7 +37,6 @@ NO_GRAD_IN_THREAD = (
     "enter torch.no_grad() or torch.inference_mode() in the thread that runs this line, as they hold only in the thread"
     " that enters them"
 )
-TRAINER_CHECKPOINTING = "activation checkpointing (`gradient_checkpointing=True` in TrainingArguments)"
 SHARE_MODEL = "make one model and share it, also between threads"
 CURE_BY_OPERATION = {
     Operation.LOSS: "a part of the rows at a time, each with its own backward; and `del` of logits that are no longer "
@@ -160,6 +160,26 @@ def cure_accumulation(growth: Growth, names: SiteNames) -> list[str]:
     return sentences
 
 
+def describe_checkpointing(model: ModelOrigin | None, names: SiteNames) -> str:
+    """Return what to checkpoint: the iterations of a loop, a module, or the model that a line makes or moves."""
+    where = ""
+    if model is not None and model.is_in_trainer:
+        return "activation checkpointing (`gradient_checkpointing=True` in TrainingArguments)"
+    if model is not None and (loop := model.loop_line) is not None:
+        blocks = units.counted(loop.blocks, "block")
+        return (
+            f"torch.utils.checkpoint of the iterations of the loop that runs {names.site(loop.site)} ({blocks} are "
+            "live)"
+        )
+    if model is not None and model.main_module:
+        where = f" of {names.module(model.main_module)}"
+    elif model is not None and model.line is not None:
+        line = names.site(model.line)
+        where = f" of the model that {line} moves to the device" if model.is_moved else ""
+        where = where or f", switched on where the model is made, {line}"
+    return f"activation checkpointing{where} (torch.utils.checkpoint; many models checkpoint only after model.train())"
+
+
 def quote(name: str) -> str:
     """Quote the expression in the name of a holder: "`seen` in the closure of step()"."""
     if name.startswith(_DEFAULT):
@@ -239,11 +259,10 @@ def _cure_graph(name: str, holder: Holder) -> str:
     variable = name.strip("`")
     if not _EXPRESSION.fullmatch(variable):
         return f"{name} carries the graph of all former steps: call `.detach()` on it in each step."
-    addends = "add up `.item()` or `.detach()` of each part, or " if holder.store_kind == ADDITION else ""
-    return (
-        f"{name} carries the graph of all former steps: {addends}`{variable} = {variable}.detach()`, and so on for all"
-        " that is carried on with it."
-    )
+    sentence = f"{name} carries the graph of all former steps: "
+    if holder.store_kind == ADDITION:
+        sentence += "add up `.item()` of each part, and call backward on each if one is to follow; if it is a state, "
+    return f"{sentence}`{variable} = {variable}.detach()`, and so on for all that is carried on with it."
 
 
 def _cure_exception(name: str, holder: Holder) -> str:

@@ -39,7 +39,8 @@ _NO_HOLDER: dict[NoHolder | None, str] = {
     ),
     NoHolder.MANY: ": no object holds most of the blocks. `alloctrace.holders(tensor)` names those of one.",
     NoHolder.COLLECTED: (
-        ": Python's garbage collector freed most of the blocks, later, so reference cycles kept them."
+        ": Python's garbage collector freed most of the blocks, later: by then at least, only reference cycles kept"
+        " them."
     ),
     NoHolder.CPP: (
         " after a complete scan of all Python objects: nothing in Python refers to them; they are held by C++ (e.g. a "
@@ -85,9 +86,7 @@ def _describe_note(growths: Sequence[Growth], summary: Summary, names: SiteNames
             sentences = [] if growth.holder is None else [describe_referrers(growth.holder, names)]
             sentences.append(f"Most of it was allocated at {names.site(growth.site)}.")
         sentences += cure_accumulation(growth, names)
-    # Optimizers keep their state on purpose.
-    is_state = growth.holder is not None and growth.holder.name.endswith("optimizer.state")
-    if growth.doubt is Doubt.STOPPED and growth.holder is not None and not is_state:
+    if growth.doubt is Doubt.STOPPED and growth.holder is not None and not _is_optimizer_state(growth.holder):
         sentences.append(cure_holder(growth.holder, growth.kind, growth.device, names))
     if growth.doubt is Doubt.OPTIMIZER_STATE:
         sentences.append(
@@ -256,6 +255,11 @@ def growth_data(growth: Growth) -> dict[str, Any]:
         "bound": growth.bound,
         "bytes_when_full": growth.bytes_when_full,
     }
+
+
+def _is_optimizer_state(holder: Holder) -> bool:
+    """Return whether blocks are held by the `state` of an optimizer of torch, which is kept on purpose."""
+    return holder.name.endswith(".state") and [container.type for container in holder.containers[:1]] == ["defaultdict"]
 
 
 def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Summary, names: SiteNames) -> Finding:

@@ -97,6 +97,8 @@ def _describe_unusable(part: UnusableMemory, inefficiency: Inefficiency, names: 
     amount, all_bytes = units.size(part.bytes), units.size(part.total_bytes)
     at_line = "" if part.site is None else f" at {names.site(part.site)}"
     if part.cause == Cause.PINNED:
+        if not part.site_bytes:  # of a line beside stranded memory, no amount is known
+            return f"Most of what is live beside these {units.size(part.bytes)} was allocated{at_line}: {all_bytes}."
         of_step = ", of the same step," if part.is_of_step else ""
         subject = f"1 block of {all_bytes}{at_line}{of_step} keeps"
         if part.count != 1:
@@ -195,8 +197,8 @@ def _describe_cache(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, 
     last_use = "Only the warm-up needed it" if inefficiency.figures["is_warmup"] else "It was last needed"
     when = "after that"
     if inefficiency.site is not None and not inefficiency.site.is_workspace:
-        amount = units.size(inefficiency.site_bytes)
-        when = f"after the memory of {names.site(inefficiency.site)} ({amount} at the peak) is freed"
+        amount = f"{units.size(inefficiency.site_bytes)} between the peak and the end of the work"
+        when = f"after the memory of {names.site(inefficiency.site)} ({amount}) is freed"
     return (
         f"{last_use} ({_describe_time(inefficiency)}), and other processes cannot use it.",
         f"What helps: one torch.cuda.empty_cache() {when} returns it to the driver.",

@@ -21,9 +21,9 @@ from .cures import (
     NO_GRAD,
     NO_GRAD_IN_THREAD,
     SHARE_MODEL,
-    TRAINER_CHECKPOINTING,
     cure,
     describe_autocast,
+    describe_checkpointing,
 )
 from .site_names import SiteNames
 
@@ -35,7 +35,7 @@ _MIN_GROWTH = 2  # of a line's largest request, to mention the one before
 _MIN_REST = 0.1  # of what the process may use, beside the model, for a smaller batch to help
 _MAX_LINES = 3
 _IN_TRACEBACK = re.compile(r" in the traceback of ([^\s,]+)")
-_FUSED_ATTENTION = "torch.nn.functional.scaled_dot_product_attention"
+_FUSED_ATTENTION = "torch.nn.functional.scaled_dot_product_attention (nn.MultiheadAttention: need_weights=False)"
 _PLURALS = {
     "parameter": "parameters",
     "gradient": "gradients",
@@ -63,19 +63,18 @@ def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) ->
     remedy = cure(leak, names)
     size = _with_share(leak.allocated_bytes, failure)
     title, why = f"{names.site(leak.line)} leaks: {size}", [_describe_usage(failure)]
-    help_texts = [f"What helps: {remedy[:1].lower()}{remedy[1:]}"]
+    help_text = f"What helps: {remedy[:1].lower()}{remedy[1:]}"
     if (joined := _find_joined(failure)) is not None and joined.site == leak.line:
         return _describe_joined(joined, failure, names)
     if leak.holder is not None and leak.holder.through == GRAPH and not failure.program.has_backward:
         count = units.counted(leak.units_with_survivors, leak.unit)
         title = f"{names.site(leak.line)} keeps the graphs of {count}, and no backward has run: {size}"
-        help_texts.insert(
-            0,
+        help_text = (
             "What helps: if a backward is to follow, call it in each of them, run fewer before it (truncated"
             " backpropagation), or checkpoint each (torch.utils.checkpoint). If none is:"
-            f" {remedy[:1].lower()}{remedy[1:]}",
+            f" {remedy[:1].lower()}{remedy[1:]}"
         )
-        del help_texts[1]
+    help_texts = [help_text]
     if failure.verdict == FRAGMENTED:
         free, requested = units.size(failure.here.free_bytes), units.size(failure.requested_bytes)
         help_texts.append(
@@ -275,16 +274,16 @@ def _describe_optimizer_state(failure: OutOfMemory, names: SiteNames) -> CauseTe
     if program.in_foreach:
         why.append("The request is a temporary copy of the foreach implementation.")
         remedies = f"foreach=False or fused=True, which need no such copies; {remedies}"
-    beside = ""
+    which, beside = "the optimizer's state in its first step", ""
     if earlier:
+        which = "the state of an optimizer for parameters that had none"
         beside = f", beside {units.size(earlier)} of state that is older"
         remedies = (
             "if an earlier optimizer is done, such as that of a former stage, del it, and zero_grad() its model, or"
             f" del both; else {remedies}"
         )
     return CauseText(
-        f"{names.site(failure.site)} allocates the optimizer's state in its first step:"
-        f" {_with_share(state, failure)} so far{beside}",
+        f"{names.site(failure.site)} allocates {which}: {_with_share(state, failure)} so far{beside}",
         failure.site,
         failure.request.stack_id,
         why,
@@ -411,26 +410,11 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     forwards = program.forwards
     site, stack = _top_line(sites, failure) if forwards is None else (forwards.site.site, forwards.site.stack_id)
     help_texts = [
-        "What helps: a smaller batch (with gradient accumulation), activation checkpointing"
-        " (torch.utils.checkpoint), or lower precision (torch.autocast)."
+        "What helps: a smaller batch (with gradient accumulation), "
+        f"{describe_checkpointing(program.model_origin, names)}, or lower precision (torch.autocast)."
     ]
     if program.stores_attention:
         help_texts.append(f"{_FUSED_ATTENTION} does not store the attention matrices.")
-    if program.model_origin.is_in_trainer:
-        help_texts[0] = (
-            f"What helps: a smaller batch (with gradient accumulation), {TRAINER_CHECKPOINTING}, or lower precision "
-            "(torch.autocast)."
-        )
-    elif program.model_origin.main_module:
-        help_texts.append(f"Most of it is of {names.module(program.model_origin.main_module)}: checkpoint that.")
-    elif program.model_origin.line is not None:
-        line = names.site(program.model_origin.line)
-        how = (
-            f"for the model that {line} moves to the device"
-            if program.model_origin.is_moved
-            else f"where the model is made: {line}"
-        )
-        help_texts.append(f"Checkpointing can be switched on {how}.")
     subject = "activations of forward and backward" if failure.request.node_type else "activations of forward"
     if forwards is not None and not forwards.has_backward and not failure.request.node_type:
         subject = "activations of forward, which no backward has used yet,"

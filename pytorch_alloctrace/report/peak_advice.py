@@ -10,9 +10,8 @@ from ..analysis.leaks.leak import Doubt, Growth
 from ..analysis.summary import MIN_ACTIVATION_SHARE, MIN_ROLE_SHARE, AllPairs, DeviceSummary, Holding
 from ..analysis.usage.held_memory import MIN_PEAK_SHARE
 from ..analysis.usage.operations import Operation
-from ..analysis.usage.roles import ModelOrigin
 from . import units
-from .cures import BACKWARD_EACH, CURE_BY_OPERATION, TRAINER_CHECKPOINTING
+from .cures import BACKWARD_EACH, CURE_BY_OPERATION, describe_checkpointing
 from .holders import describe_row
 from .site_names import SiteNames
 
@@ -22,14 +21,14 @@ _MIN_ADVISED_BYTES = 64 << 20
 _OF_LIVE_MEMORY = ("garbage", "autocast", UNUSED_GRAPH, UNUSED_GRADIENTS)
 """Kinds of inefficiencies whose bytes are live blocks."""
 _ADVICE_BY_ROLE = {
-    "input": "Inputs make this peak{line}, as their lifetimes suggest. What lowers it, if they are: keep "
+    "input": "Inputs are {share} of this peak{line}, as their lifetimes suggest. What lowers it, if they are: keep "
     "them in host memory, and move each batch to the device when it is used.",
-    "temporary": "Temporaries make this peak{line}. What lowers it: a smaller batch, or the work in chunks; "
-    "operations in place; lower precision (torch.autocast).",
-    "other": "Tensors that the program still refers to make this peak{line}. What lowers it: `del` what is no longer "
-    "needed before the peak, or keep less of it: a copy on the CPU (`.cpu()`), a number (`.item()`).",
-    "parameter": "Parameters make this peak{line}. What lowers it: `del` models that are no longer used, or move them "
-    "to the CPU; lower precision (`.half()`); a smaller model.",
+    "temporary": "Temporaries are {share} of this peak{line}. What lowers it: a smaller batch, or the work in "
+    "chunks; operations in place; lower precision (torch.autocast).",
+    "other": "Tensors that the program still refers to are {share} of this peak{line}. What lowers it: `del` what is "
+    "no longer needed before the peak, or keep less of it: a copy on the CPU (`.cpu()`), a number (`.item()`).",
+    "parameter": "Parameters are {share} of this peak{line}. What lowers it: `del` models that are no longer used, or "
+    "move them to the CPU; lower precision (`.half()`); a smaller model.",
 }
 _TITLE_BY_OPERATION = {
     Operation.LOSS: "{line} computes a loss of all logits at once, in float32: {size} of it",
@@ -97,7 +96,7 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
         accumulation = "" if device.growth is None else " with gradient accumulation"
         advice.append(
             f"Activations make this peak. What lowers it: a smaller batch{accumulation}, torch.autocast, or "
-            f"{_describe_checkpointing(holding.model_origin, names)}."
+            f"{describe_checkpointing(holding.model_origin, names)}."
         )
     if not advice and not is_explained:
         advice += _advise_on_role(holding, names) or _advise_on_line(device, names)
@@ -121,13 +120,15 @@ def _advise_on_operation(holding: Holding, names: SiteNames) -> list[str]:
 
 def _advise_on_role(holding: Holding, names: SiteNames) -> list[str]:
     """Return a sentence on the role with the most bytes, if it has `MIN_ROLE_SHARE` of the peak."""
-    parts = [part for part in holding.roles.roles if part.role in _ADVICE_BY_ROLE]
-    largest = max(parts, key=lambda part: part.bytes, default=None)
-    if largest is None or largest.bytes < max(MIN_ROLE_SHARE * holding.bytes, _MIN_ADVISED_BYTES):
+    largest = max(holding.roles.roles, key=lambda part: part.bytes, default=None)
+    if largest is None or largest.role not in _ADVICE_BY_ROLE:
+        return []
+    if largest.bytes < max(MIN_ROLE_SHARE * holding.bytes, _MIN_ADVISED_BYTES):
         return []
     line = holding.line_by_role.get(largest.role)
     where = "" if line is None else f", mostly of {names.site(line)}"
-    return [_ADVICE_BY_ROLE[largest.role].format(line=where)]
+    share = units.share(largest.bytes, holding.bytes)
+    return [_ADVICE_BY_ROLE[largest.role].format(share=share, line=where)]
 
 
 def _advise_on_line(device: DeviceSummary, names: SiteNames) -> list[str]:
@@ -138,8 +139,8 @@ def _advise_on_line(device: DeviceSummary, names: SiteNames) -> list[str]:
     if largest is None or largest.bytes < max(MIN_ROLE_SHARE * holding.bytes, _MIN_ADVISED_BYTES):
         return []
     return [
-        f"Most of it is of {names.site(largest.site)}. What lowers it: fewer items at once (a smaller batch, or the"
-        " work in chunks), or lower precision (torch.autocast)."
+        f"{units.size(largest.bytes)} of this peak is of {names.site(largest.site)}. What lowers it: fewer items at"
+        " once (a smaller batch, or the work in chunks), or lower precision (torch.autocast)."
     ]
 
 
@@ -168,19 +169,6 @@ def _largest_explained_bytes(device: DeviceSummary) -> int:
     sizes += [growth.allocated_bytes for growth in (*leaks.undecided, *leaks.notes)]
     sizes += [finding.bytes for finding in device.inefficiencies if finding.kind in _OF_LIVE_MEMORY]
     return max(sizes, default=0)
-
-
-def _describe_checkpointing(model: ModelOrigin | None, names: SiteNames) -> str:
-    where = ""
-    if model is not None and model.is_in_trainer:
-        return TRAINER_CHECKPOINTING
-    if model is not None and model.main_module:
-        where = f" of {names.module(model.main_module)}"
-    elif model is not None and model.line is not None:
-        line = names.site(model.line)
-        where = f" of the model that {line} moves to the device" if model.is_moved else ""
-        where = where or f", switched on where the model is made, {line}"
-    return f"activation checkpointing{where} (torch.utils.checkpoint; many models checkpoint only after model.train())"
 
 
 def find_unused_graph(device: DeviceSummary) -> Inefficiency | None:

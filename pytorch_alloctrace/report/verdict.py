@@ -54,11 +54,12 @@ def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding
         if not _is_described(inefficiency, device) and not _is_of_leaked_graph(inefficiency, device)
     ]
     failures = _list_failed_allocations(summary, names)
+    failed_lines = [(failure.device, failure.site) for failure in failures if failure.site and failure.site.filename]
     leaks = [
         finding
         for finding in leak_findings(summary, names)
         if not _is_of_unused_graph(finding, summary)
-        and not (finding.kind in NOTES and finding.site in [failure.site for failure in failures])
+        and not (finding.kind in NOTES and (finding.device, finding.site) in failed_lines)
     ]
     inefficiencies = sorted(inefficiencies, key=lambda finding: -finding.bytes)
     unused = [
@@ -89,7 +90,7 @@ def _is_of_leaked_graph(inefficiency: Inefficiency, device: DeviceSummary) -> bo
     if inefficiency.kind != UNUSED_GRAPH:
         return False
     site = inefficiency.site
-    line = ("", 0) if site is None else (site.filename, site.line)
+    line = None if site is None or not site.filename else (site.filename, site.line)
     for leak in device.leaks.leaks:
         if leak.holder is not None and leak.holder.through in GRAPHS:
             frames = [(frame.filename, frame.line) for frame in leak.path]

@@ -442,7 +442,7 @@ def test_graphs_of_a_validation_are_a_note_with_the_line_that_adds_up() -> None:
     assert growth.call is not None
     assert growth.holder is not None and growth.holder.name == "total" and growth.holder.store_kind == "addition"
     assert note.site is not None and note.site.source is not None and "total += forward(weight)" in note.site.source
-    assert "`.item()` or `.detach()`" in note.sentences[-1]
+    assert "add up `.item()` of each part" in note.sentences[-1]
     assert not verdict_on("validation that adds up numbers").notes
 
 

@@ -150,7 +150,7 @@ def test_activations_name_the_line_that_moves_the_model(folder: Path) -> None:
     text = " ".join(trace.diagnose()[0].sentences)
 
     assert line is not None and line.source is not None and "model = make_layers(16, 1024).to(DEVICE)" in line.source
-    assert f"switched on for the model that {line.filename}:{line.line} in batch_grows" in text
+    assert f"checkpointing of the model that {line.filename}:{line.line} in batch_grows" in text
 
 
 def test_leak_with_a_quarter_of_the_device_leads(folder: Path) -> None:

@@ -104,20 +104,26 @@ def stages():
             (aligner or recognizer)(torch.ones(16, 4096, device="cuda")).sum()
             alloctrace.step()
 
-class Skeleton(nn.Module):
+class Waves(nn.Module):
     def forward(self, image):
         for _ in range(40):
             image = torch.tanh(image * 0.5)
-        return image.square().mean()
+        return image
 
-def losses():
-    model, skeleton = nn.Linear(1024, 1024).cuda(), Skeleton()
+class Skeleton(nn.Sequential):
+    pass
+
+def losses(skeleton=Skeleton(*[nn.Tanh() for _ in range(40)])):
+    model = nn.Linear(1024, 1024).cuda()
     for _ in range(40):
-        skeleton(model(torch.ones(1024, 1024, device="cuda"))).backward()
+        skeleton(model(torch.ones(1024, 1024, device="cuda"))).mean().backward()
         model.zero_grad()
         alloctrace.step()
 
-RUNS = (stages, losses, micro_batches, pairs_of_images, inputs, temporaries, forces, penalties, large_weights)
+def waves():
+    losses(Waves())
+
+RUNS = (stages, losses, waves, micro_batches, pairs_of_images, inputs, temporaries, forces, penalties, large_weights)
 RUNS += (all_pairs, wide_images)
 for run in RUNS:
     with alloctrace.enable(f"{run.__name__}.alloctrace", devices=("cuda",)):
@@ -126,10 +132,10 @@ for run in RUNS:
 """
 FORWARDS, INPUTS, PAIRS = (
     "whose graphs wait for one backward",
-    "Inputs make this peak",
+    "Inputs are ",
     "if these are all pairs of items",
 )
-ACTIVATIONS, TEMPORARIES = "Activations make this peak", "Temporaries make this peak, mostly of "
+ACTIVATIONS, TEMPORARIES = "Activations make this peak", "Temporaries are "
 REDUCES, UPCASTS = "only to reduce them", "makes copies in higher precision"
 IDLE = "is not called any more, at least in the last third of the run"
 GRADIENTS = "Gradients with graphs (create_graph=True at "
@@ -183,6 +189,8 @@ def test_peak_has_the_advice_that_fits(folder: Path, case: str, advice: str) -> 
         ("loss = (x - y).pow(2).mean()", None),  # every loss
         ("x = self.layers(x)", None),
         ("loss = float(total)", None),
+        ("y = experts(x).mean(dim=0)", None),
+        ("cache = torch.empty(1 << 30, dtype=torch.float32, device=device)", None),
         (None, None),
     ],
 )
@@ -198,13 +206,36 @@ def test_operation_is_read_from_the_function_of_torch_that_a_line_calls() -> Non
     assert find_operation(site, [own, inner]) is None
 
 
+@pytest.mark.parametrize("source", ["loss = F.cross_entropy(model(x), y)", "y = model(x.float())"])
+def test_source_of_a_line_says_nothing_of_a_module_that_it_calls(source: str) -> None:
+    site = Site("train.py", 9, "train", source, True)
+    frames = [Frame("forward", "conv.py", 3, None), Frame("_call_impl", "module.py", 5, None)]
+
+    assert find_operation(site, [*frames, Frame("train", "train.py", 9, None)]) is None
+
+
+def test_resized_features_are_a_part_of_a_model() -> None:
+    site = Site("net.py", 9, "forward", "return F.interpolate(x, scale_factor=2)", True)
+    own, call = Frame("forward", "net.py", 9, None), Frame("_call_impl", "module.py", 5, None)
+
+    assert find_operation(site, [own, call]) is None
+    assert find_operation(site, [own]) is Operation.RESIZE
+
+
 def test_module_without_parameters_is_named_where_its_activations_make_the_peak(folder: Path) -> None:
     text = " ".join(run_analyze(folder, "losses.alloctrace").split())
 
     assert "activation checkpointing of Skeleton (torch.utils.checkpoint" in text
 
 
+def test_loop_within_a_forward_is_checkpointed_by_iterations(folder: Path) -> None:
+    text = " ".join(run_analyze(folder, "waves.alloctrace").split())
+
+    assert "or torch.utils.checkpoint of the iterations of the loop that runs program.py:" in text
+    assert "in Waves.forward (" in text
+
+
 def test_line_of_other_blocks_is_not_blamed_for_temporaries(folder: Path) -> None:
     text = " ".join(run_analyze(folder, "large_weights.alloctrace").split())
 
-    assert "Temporaries make this peak. What lowers it" in text
+    assert "Temporaries are " in text and " of this peak. What lowers it" in text

@@ -38,7 +38,7 @@ SpoolOptions spool_options(const char* path, std::uint64_t ring_events, std::uin
 // The stacks 1 to 3.
 constexpr FrameRecord kFrames[] = {{0, 1, 0}, {1, 2, 2}, {1, 2, 8}};
 
-// A few definitions of each other type; events may name locations, node types and threads 1 and 2.
+// A few definitions of each other type; events may name locations 1 to 3, node types and threads 1 and 2.
 void define_names(Bytes& out) {
   put_string(out, 1, "outer");
   put_string(out, 2, "Model.inner");
@@ -51,6 +51,7 @@ void define_names(Bytes& out) {
   put_thread_name(out, 2, "Worker-1");
   put_location(out, 1, {0, 0, 0, 0, 0});
   put_location(out, 2, {1, 3, 7, 0, 5});
+  put_location(out, 3, {1, 3, 9, 0, 5});
   put_node_type(out, 1, {true, "N5torch8autograd9generated11MmBackward0E"});
   put_node_type(out, 2, {false, "TwiceBackward"});
   put_source_line(out, 3, 10, "    loss = step(model)");

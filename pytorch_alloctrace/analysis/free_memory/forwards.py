@@ -123,6 +123,8 @@ class ForwardReader:
         if self._lacks_nodes:
             self._creates_nodes |= find_module_calls(trace.stacks) > 0
         first = max(until - MAX_EVENTS, trace.integrity.compacted_until)
+        self._begins_late = first > 0
+        """True if the events are not all of the run."""
         self._events = self.read_events(Range(first, until))
         self._uses = self._find_uses()
 
@@ -179,9 +181,9 @@ class ForwardReader:
             return last_pass, None
         [(line, _)] = bytes_by_line.most_common(1)
         stacks_of_line = [stack for stack, call_line in line_of_stack.items() if call_line == line]
-        stacks_of_line = self._select_main_module(stacks_of_line, activations)
 
         is_of_line = np.isin(events["stack"], stacks_of_line)
+        is_of_main = np.isin(events["stack"], self._select_main_module(stacks_of_line, activations))
         is_own_pass = is_in_past_pass if self._lacks_nodes else is_of_line & is_in_past_pass
         last_pass_of_line = int(events["seq"][is_own_pass].max(initial=-1))
         rows = activations & np.isin(live_stacks, stacks_of_line) & (self._live["alloc_seq"] > last_pass_of_line)
@@ -191,7 +193,7 @@ class ForwardReader:
         # In the first pass, only new inputs distinguish calls of the model from layers and time steps.
         is_counted = is_of_line | is_training | ~self._creates_nodes[events["stack"]]
         is_counted |= is_own_pass
-        is_call = is_of_line & ~is_backward
+        is_call = is_of_main & ~is_backward
         call_counts = _count_calls(is_call[is_counted], is_own_pass[is_counted])
         caller = int(self._stacks.parent[self._calls[int(live_stacks[rows][0])]])
         forwards = Forwards(

@@ -16,7 +16,7 @@ from ...errors import CompactedError
 from ...reading.positions import Range
 from ...reading.recorded import FREES, RecordedTrace
 from ...reading.sites import Site
-from ...reading.table import sums
+from ...reading.table import Table, sums
 from ..leaks.leak import Leak, NoHolder
 from .inefficiencies import MIN_BYTES, MIN_SHARE, Inefficiency
 
@@ -59,33 +59,40 @@ def find_garbage(trace: RecordedTrace, device: str, collections: Sequence[Collec
 
 
 def explain_by_collections(trace: RecordedTrace, leak: Leak, collections: Sequence[Collection]) -> Leak:
-    """Return the leak; if no scan reached its blocks and a collection freed half of them, with the reason COLLECTED."""
+    """Return the leak; if no scan reached its blocks and a later collection freed half of them, with that reason."""
     if leak.no_holder is not NoHolder.NOT_REACHED:
         return leak
-    for first, end, _ in sorted(collections, key=lambda row: row[0] - row[1])[:_MAX_COLLECTIONS]:
-        if end <= leak.judged_at:
-            continue
-        try:
-            before, after = (trace.replay.live(event, leak.device, leak.block_stacks) for event in (first, end))
-        except CompactedError:
-            continue
-        freed = np.setdiff1d(before["alloc_seq"], after["alloc_seq"])
-        if 2 * len(freed) >= leak.blocks:
-            return dataclasses.replace(leak, no_holder=NoHolder.COLLECTED)
+    later = [collection for collection in collections if collection[0] > leak.judged_at]
+    try:
+        blocks = trace.replay.live(leak.judged_at + 1, leak.device, leak.block_stacks)["alloc_seq"]
+        for collection in sorted(later, key=lambda row: row[0] - row[1])[:_MAX_COLLECTIONS]:
+            garbage = _list_garbage(trace, leak.device, *collection)[1]
+            if 2 * int(np.isin(blocks, garbage["alloc_seq"]).sum()) >= len(blocks) > 0:
+                return dataclasses.replace(leak, no_holder=NoHolder.COLLECTED)
+    except CompactedError:
+        pass
     return leak
+
+
+def _list_garbage(trace: RecordedTrace, device: str, first: int, end: int, thread: int) -> tuple[Table, Table]:
+    """Return the live blocks before the collection of the events from `first` to `end`, and those that it freed.
+
+    Raises CompactedError.
+    """
+    live = trace.replay.live(first, device)
+    freed = [
+        events["address"][(events["thread"] == thread) & (trace.devices_of(events) == device)]
+        for events in trace.iter_events(Range(first, end), FREES, with_state=False)
+    ]
+    return live, live.take(np.isin(live["address"], np.concatenate(freed))) if freed else live.take([])
 
 
 def _read_garbage(trace: RecordedTrace, device: str, first: int, end: int, thread: int) -> Inefficiency | None:
     """Return what the collection of the events from `first` to `end` freed; None if unknown or nothing."""
     try:
-        live = trace.replay.live(first, device)
-        freed = [
-            events["address"][(events["thread"] == thread) & (trace.devices_of(events) == device)]
-            for events in trace.iter_events(Range(first, end), FREES, with_state=False)
-        ]
+        live, garbage = _list_garbage(trace, device, first, end, thread)
     except CompactedError:
         return None
-    garbage = live.take(np.isin(live["address"], np.concatenate(freed))) if freed else live.take([])
     if not len(garbage):
         return None
     by_stack = sums(garbage["stack_id"], garbage["block_bytes"], int(garbage["stack_id"].max()) + 1)

@@ -210,8 +210,9 @@ class InefficiencyEvidence:
         pending_bytes = self.timeline["active_bytes"] - self.timeline["allocated_bytes"]
         self.pending_bytes = pending_bytes
         # On a single stream, a block is pending only between the two events of an ordinary free.
-        has_streams = trace.locations.count_streams(device) > 1
-        if has_streams and _is_notable(int(pending_bytes.max()), int(self.timeline["reserved_bytes_max"].max())):
+        # In a snapshot, a stream that only uses memory is unknown.
+        may_wait = trace.locations.count_streams(device) > 1 or trace.ending.get("reason") == "converted"
+        if may_wait and _is_notable(int(pending_bytes.max()), int(self.timeline["reserved_bytes_max"].max())):
             seq = self.end_of(int(pending_bytes.argmax()))
             self.pending = walk.visit(seq + 1, partial(_pending_blocks, trace, seq + 1, device))
         peak = trace.replay.peak("allocated", device)
@@ -255,9 +256,10 @@ class InefficiencyEvidence:
 
     def find_unit_age_ns(self, event: int) -> int:
         """Return the time since the step or iteration began that contains an event; 0 if there are none."""
-        clock = next((clock for clock in self._clocks if clock.begin <= event and clock.is_discrete), None)
-        if clock is None:
+        clocks = [clock for clock in self._clocks if clock.begin <= event <= clock.judged_at and clock.is_discrete]
+        if not clocks:
             return 0
+        clock = clocks[-1]
         unit = int(np.searchsorted(clock.ends, event)) - 1
         begin = int(clock.ends[unit]) if unit >= 0 else clock.begin
         return self.trace.time_ns(event) - self.trace.time_ns(begin)
@@ -384,7 +386,6 @@ def _describe_pinned(trace: RecordedTrace, fragmentation: Fragmentation, unit_ag
             total_bytes=main_line.bytes,
             site=main_line.site,
             stack_id=main_line.stack_id,
-            site_bytes=fragmentation.stranded_bytes,
         )
     top_line = top_line or next(iter(lines), None)
     if top_line is None:
@@ -574,7 +575,7 @@ def _judge_cache(evidence: InefficiencyEvidence, fragmentation: Sequence[Ineffic
 def _find_released_line(evidence: InefficiencyEvidence) -> Inefficiency | None:
     """Return the line of user code that released the most bytes between the peak and the end of the work, if any."""
     peak, end = evidence.peak, evidence.stacks_at_end_of_work
-    if peak is None or end is None or peak.is_compacted or end.is_compacted:
+    if peak is None or end is None or peak.is_compacted or end.is_compacted or peak.until > end.until:
         return None
     stack_ids = peak.result["stack_id"]
     count = int(max(stack_ids.max(initial=0), end.result["stack_id"].max(initial=0))) + 1

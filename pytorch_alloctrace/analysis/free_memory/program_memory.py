@@ -269,7 +269,7 @@ class _MemoryReader(ForwardReader):
             kept_of_forward=self._lacks_nodes
             and bool(sites[KEPT])
             and self._phases.of_stack(sites[KEPT][0].stack_id) == FORWARD_PHASE,
-            has_backward=bool((self._events["node_type"] != 0).any()),
+            has_backward=self._begins_late or bool((self._events["node_type"] != 0).any()),
             exception_bytes=exception_bytes,
             exception_holder=exception_holder,
             autocast=find_autocast_memory(self._trace, request.device, request.seq, self._live),
@@ -351,7 +351,8 @@ class _MemoryReader(ForwardReader):
     def _find_scan_of_failure(self) -> int:
         """Return the event of the last object scan before the failed request's thread went on."""
         request = self._request
-        within = Range(request.seq + 1, min(request.seq + _MAX_EVENTS_TO_SCAN, self._trace.end_seq))
+        first = max(request.seq + 1, self._trace.integrity.compacted_until)
+        within = Range(first, min(request.seq + _MAX_EVENTS_TO_SCAN, self._trace.end_seq))
         until = within.first
         for events in self._trace.iter_events(within, with_state=False):
             goes_on = (events["thread"] == request.thread) & (events["kind"] != _LATENCY)
@@ -427,19 +428,20 @@ class _MemoryReader(ForwardReader):
         """Return the bytes that earlier exceptions held at an object scan and still hold, and what keeps them.
 
         The last scan before the failure counts. The scan at the failure also finds its own exception: there, only
-        blocks older than the failure before it count, such as those of an attempt with a larger batch.
+        activations older than the failure before it count, such as those of an attempt with a larger batch.
         """
         last_scan = self._find_last_scan(self._request.seq + 1)
         failures = find_failed_allocations(self._trace, device=self._request.device)
         earlier = max((failure.seq for failure in failures if failure.seq < self._request.seq), default=0)
-        alive = self._find_held_by_exceptions(last_scan, last_scan)
-        alive = alive or self._find_held_by_exceptions(self._find_scan_of_failure(), earlier)
+        alloc_seq, scan_of_failure = self._live["alloc_seq"], self._find_scan_of_failure()
+        alive = self._find_held_by_exceptions(last_scan, alloc_seq < last_scan)
+        alive = alive or self._find_held_by_exceptions(scan_of_failure, self._uses[ACTIVATIONS] & (alloc_seq < earlier))
         shortest = min(alive, key=lambda held: len(held.name), default=None)
         return sum(held.bytes for held in alive), "" if shortest is None else shortest.holder
 
-    def _find_held_by_exceptions(self, scan: int, allocated_before: int) -> list[Held]:
-        """Return what exceptions held at a scan, mostly live blocks that were allocated before an event."""
-        older = self._live["address"][self._live["alloc_seq"] < allocated_before]
+    def _find_held_by_exceptions(self, scan: int, rows: _Mask) -> list[Held]:
+        """Return what exceptions held at a scan, if these are mostly the live blocks of a mask."""
+        older = self._live["address"][rows]
         return [
             held
             for held in self._trace.held

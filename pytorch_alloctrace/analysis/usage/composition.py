@@ -149,8 +149,10 @@ def _compose_by_module(trace: RecordedTrace, blocks: Table, by: str) -> Table:
     for name in np.unique(names[names != ""]).tolist():
         table = _compose_by_site(trace, blocks.take(names == name), by)
         tables.append(table.assign(site=texts([name]), function=texts([name]), user=np.array([not is_outside(name)])))
-    columns = {name: np.concatenate([table[name] for table in tables]) for name in tables[0].columns}
-    rows, of_row = np.unique(columns["site"].astype(str), return_index=True, return_inverse=True)[1:]
+    joined = Table({name: np.concatenate([table[name] for table in tables]) for name in tables[0].columns})
+    columns = joined.take(np.argsort(-joined["live_bytes"], kind="stable")).columns
+    # Of rows with one name, the one with the most bytes comes first: the others are added to it.
+    rows, of_row = np.unique(columns["site"], return_index=True, return_inverse=True)[1:]
     merged = Table(columns).take(rows).columns
     for name in ("live_bytes", "live_blocks", "live_backward_bytes"):
         merged[name] = sums(of_row, columns[name], len(rows))

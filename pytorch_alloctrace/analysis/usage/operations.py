@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Sequence
+from itertools import takewhile
 
 from ...reading.sites import Frame, Site
 
@@ -37,17 +38,22 @@ _FUNCTIONS = {
     "upsample": Operation.RESIZE,
 }
 """Functions of torch, by the name of a frame."""
+_CALL = "_call_impl"
+"""Function of torch that calls a module."""
 _NEW_AXIS = r"(\[[^\]]*\bNone\b[^\]]*\]|\.unsqueeze\([^)]*\))"
 _PATTERNS = (
-    (r"cross_entropy|log_softmax|logsumexp|nll_loss|kl_div", Operation.LOSS),
-    (r"interpolate\(|upsample\(", Operation.RESIZE),
-    (r"\.(float|double)\(\)|\bfloat(32|64)\b", Operation.UPCAST),
-    (r"( - | \* |pow|abs|square|exp).*\)\.(sum|mean|norm)\((?!\))", Operation.REDUCE),
+    (r"\b(cross_entropy|log_softmax|logsumexp|nll_loss|kl_div)\(", Operation.LOSS),
+    (r"\b(interpolate|upsample)\(", Operation.RESIZE),
+    (r"\.(float|double)\(\)|\b(to|type|softmax)\(.*\bfloat(32|64)\b", Operation.UPCAST),
+    (r"( - | \* |\b(pow|abs|square|exp)\().*\)\.(sum|mean|norm)\((?!\))", Operation.REDUCE),
     (rf"{_NEW_AXIS} [-+*/] | [-+*/] \w+{_NEW_AXIS}", Operation.BROADCAST),
     (r"\b(cat|stack|concat|hstack|vstack)\(", Operation.JOIN),
     (r"\.(repeat|repeat_interleave|tile)\(", Operation.REPEAT),
 )
 """Patterns of the source of a line."""
+
+_OF_ARCHITECTURE = (Operation.RESIZE, Operation.JOIN, Operation.REPEAT)
+"""Operations that are a part of the model within a module."""
 
 
 def find_operation(site: Site, frames: Sequence[Frame]) -> Operation | None:
@@ -57,12 +63,10 @@ def find_operation(site: Site, frames: Sequence[Frame]) -> Operation | None:
         site: The line.
         frames: Frames of its stack with the most bytes, innermost first.
     """
-    for frame in frames:
-        if (frame.filename, frame.line) == (site.filename, site.line):
-            break
-        if frame.name in _FUNCTIONS:
-            return _FUNCTIONS[frame.name]
-    operation = next((operation for pattern, operation in _PATTERNS if re.search(pattern, site.source or "")), None)
-    # Within a model, concatenated features are a part of its architecture.
-    is_in_module = any(frame.name == "_call_impl" for frame in frames)
-    return None if is_in_module and operation in (Operation.JOIN, Operation.REPEAT) else operation
+    called = list(takewhile(lambda frame: (frame.filename, frame.line) != (site.filename, site.line), frames))
+    operation = next((_FUNCTIONS[frame.name] for frame in called if frame.name in _FUNCTIONS), None)
+    # What a module that the line calls allocates is no matter of the line's source.
+    if operation is None and not any(frame.name == _CALL for frame in called):
+        operation = next((operation for pattern, operation in _PATTERNS if re.search(pattern, site.source or "")), None)
+    is_in_module = any(frame.name == _CALL for frame in frames)
+    return None if is_in_module and operation in _OF_ARCHITECTURE else operation

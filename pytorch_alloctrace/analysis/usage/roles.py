@@ -9,13 +9,15 @@ import numpy as np
 
 from ...reading.names import ROLES, UNKNOWN
 from ...reading.recorded import RecordedTrace
-from ...reading.sites import Frame, Site, StackIndex, bytes_by_stack
+from ...reading.sites import Frame, Site, SiteBytes, StackIndex, bytes_by_stack, sites_of_blocks, top_sites
 from ...reading.table import Table
 
 _MOVE = "torch/nn/modules/module.py", "_apply"
 """File and function of torch that moves the layers of a model, as `to` and `cuda` do."""
 _TRAINER = "transformers/trainer.py", ""
 """File of transformers' Trainer; any function."""
+_MIN_ITERATIONS = 16
+"""Minimum number of live blocks of a stack for a loop."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class ModelOrigin:
     main_module: str = ""
     """Class of the outermost module whose calls allocated half of the live activations, if it has no parameters and
     the line is therefore unknown, as of a loss; else ""."""
+    loop_line: SiteBytes | None = None
+    """Line with the most live activations, if a loop within the forward runs it; else None."""
 
 
 def roles_before(trace: RecordedTrace, device: str, until: int) -> RoleShares:
@@ -97,6 +101,7 @@ def find_model_origin(trace: RecordedTrace, live: Table) -> ModelOrigin:
         if (owners != "").any():
             parameters = parameters.take(owners == main_module)
     bytes_by_line = sum_by_building_line(stacks, parameters)
+    loop_line = _find_loop_line(stacks, activations)
     is_in_trainer = any(
         _is_frame_of(frame, *_TRAINER)
         for stack in np.unique(activations["stack_id"]).tolist()
@@ -104,9 +109,9 @@ def find_model_origin(trace: RecordedTrace, live: Table) -> ModelOrigin:
         for frame in stacks.frames(stack)
     )
     if not bytes_by_line:
-        return ModelOrigin(None, False, is_in_trainer, main_module)
+        return ModelOrigin(None, False, is_in_trainer, main_module, loop_line)
     site, is_moved = max(bytes_by_line, key=bytes_by_line.__getitem__)
-    return ModelOrigin(site, is_moved, is_in_trainer)
+    return ModelOrigin(site, is_moved, is_in_trainer, loop_line=loop_line)
 
 
 def _find_main_module(stacks: StackIndex, activations: Table) -> str:
@@ -119,6 +124,18 @@ def _find_main_module(stacks: StackIndex, activations: Table) -> str:
         by_module[name] = by_module.get(name, 0) + size
     main_module = max(by_module, key=by_module.__getitem__, default="")
     return main_module if 2 * by_module.get(main_module, 0) >= sum(by_module.values()) else ""
+
+
+def _find_loop_line(stacks: StackIndex, activations: Table) -> SiteBytes | None:
+    """Return the line with the most activations of stacks with `_MIN_ITERATIONS` blocks each, if these are half of all.
+
+    The layers of a model are no loop: stacks differ in their modules, if these were recorded.
+    """
+    _, of_row, counts = np.unique(activations["stack_id"], return_inverse=True, return_counts=True)
+    repeated = activations.take(counts[of_row] >= _MIN_ITERATIONS)
+    if 2 * int(repeated["requested_bytes"].sum()) < int(activations["requested_bytes"].sum()):
+        return None
+    return next(iter(top_sites(stacks, sites_of_blocks(stacks, repeated), 1)), None)
 
 
 def sum_by_building_line(stacks: StackIndex, blocks: Table) -> dict[tuple[Site, bool], int]:
