@@ -177,7 +177,7 @@ def describe_checkpointing(model: ModelOrigin | None, names: SiteNames) -> str:
         line = names.site(model.line)
         where = f" of the model that {line} moves to the device" if model.is_moved else ""
         where = where or f", switched on where the model is made, {line}"
-    return f"activation checkpointing{where} (torch.utils.checkpoint; many models checkpoint only after model.train())"
+    return f"activation checkpointing{where} (torch.utils.checkpoint, which many models apply only after model.train())"
 
 
 def quote(name: str) -> str:

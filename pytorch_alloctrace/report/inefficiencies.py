@@ -197,7 +197,7 @@ def _describe_cache(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, 
     last_use = "Only the warm-up needed it" if inefficiency.figures["is_warmup"] else "It was last needed"
     when = "after that"
     if inefficiency.site is not None and not inefficiency.site.is_workspace:
-        amount = f"{units.size(inefficiency.site_bytes)} between the peak and the end of the work"
+        amount = f"{units.size(inefficiency.site_bytes)} since the peak"
         when = f"after the memory of {names.site(inefficiency.site)} ({amount}) is freed"
     return (
         f"{last_use} ({_describe_time(inefficiency)}), and other processes cannot use it.",

@@ -409,12 +409,11 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     size, sites = program.bytes_with_request(causes.ACTIVATIONS), program.sites_by_use[causes.ACTIVATIONS]
     forwards = program.forwards
     site, stack = _top_line(sites, failure) if forwards is None else (forwards.site.site, forwards.site.stack_id)
+    attention = f"{_FUSED_ATTENTION}, which does not store the attention matrices; " if program.stores_attention else ""
     help_texts = [
-        "What helps: a smaller batch (with gradient accumulation), "
+        f"What helps: {attention}a smaller batch (with gradient accumulation), "
         f"{describe_checkpointing(program.model_origin, names)}, or lower precision (torch.autocast)."
     ]
-    if program.stores_attention:
-        help_texts.append(f"{_FUSED_ATTENTION} does not store the attention matrices.")
     subject = "activations of forward and backward" if failure.request.node_type else "activations of forward"
     if forwards is not None and not forwards.has_backward and not failure.request.node_type:
         subject = "activations of forward, which no backward has used yet,"

@@ -61,8 +61,10 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
             "or move it to the CPU."
         )
     holder = device.peak_holder
-    if holder is not None and holder.bytes - _largest_explained_bytes(device) >= max(
-        MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES
+    if (
+        not advice
+        and holder is not None
+        and holder.bytes - _largest_explained_bytes(device) >= max(MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
     ):
         step = holder.holder.step
         when = "" if step is None else f" (as of step {units.number(step)})"

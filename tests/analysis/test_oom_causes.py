@@ -104,7 +104,9 @@ CASES = [
     Case("broadcast_of_losses", causes.LARGE_REQUEST, " at once", "(30,000,) broadcast to (30,000, 30,000)"),
     Case("long_attention", causes.LARGE_REQUEST, " at once", "scaled_dot_product_attention", "attend"),
     Case("scaled_attention", causes.LARGE_REQUEST, " at once", "scaled_dot_product_attention", "attend_scaled"),
-    Case("layers_of_attention", causes.ACTIVATIONS, "The activations of ", "does not store the attention matrices"),
+    Case(
+        "layers_of_attention", causes.ACTIVATIONS, "The activations of ", "which does not store the attention matrices"
+    ),
     Case("large_request_beside_stranded_memory", causes.LARGE_REQUEST, " at once", "in chunks"),
     Case("models_in_one_autocast_region", causes.AUTOCAST_CACHE, "Autocast keeps 1.", "`cache_enabled=False`"),
     Case("soup_of_copies", causes.MANY_MODELS, " models made at ", "What helps: keep the copies on the CPU"),

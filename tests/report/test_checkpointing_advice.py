@@ -59,7 +59,7 @@ record("moved_later", move_later)
 record("made_on_device", make_on_device)
 record("trainer", lambda: train(make().cuda(), "/lib/transformers/trainer.py"))
 """
-TORCH = "(torch.utils.checkpoint; many models checkpoint only after model.train())"
+TORCH = "(torch.utils.checkpoint, which many models apply only after model.train())"
 
 
 @pytest.mark.parametrize(

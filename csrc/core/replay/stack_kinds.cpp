@@ -68,10 +68,10 @@ std::uint8_t StackKinds::kinds_of_frame(std::uint32_t stack, std::uint8_t caller
   const Code& code = definitions_->code(definitions_->frame(stack).code);
   const std::uint8_t file = kind_of_file(code.filename);
   const std::string_view name = definitions_->string(code.name);
-  std::uint8_t kinds = kComputed | (caller & (kUnderEngine | kModule | kMove));
+  std::uint8_t kinds = kComputed | (caller & (kUnderEngine | kModule | kMakesParameters));
   if ((file & kModuleFile) != 0 && name == "_call_impl") kinds |= kModule;
-  if ((file & kModuleFile) != 0 && name == "_apply") kinds |= kMove;
-  if ((file & kLayerFile) != 0 && name == "__init__") kinds |= kMove;
+  if ((file & kModuleFile) != 0 && name == "_apply") kinds |= kMakesParameters;
+  if ((file & kLayerFile) != 0 && name == "__init__") kinds |= kMakesParameters;
   if ((file & kAutogradFile) != 0) {
     if (name == "_engine_run_backward") return static_cast<std::uint8_t>(kinds | kEngine | kUnderEngine);
     if (name == "_make_grads") return kinds | kRoot;

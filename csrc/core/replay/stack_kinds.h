@@ -38,11 +38,11 @@ class StackKinds {
   bool is_in_module(std::uint32_t stack) const { return (kinds_of(stack) & (kModule | kUnderEngine)) == kModule; }
   // Return whether the stack is in Module._apply, which moves or casts the parameters and buffers of a module, or in a
   // constructor of torch.nn, which allocates them.
-  bool is_making_parameters(std::uint32_t stack) const { return (kinds_of(stack) & kMove) != 0; }
+  bool is_making_parameters(std::uint32_t stack) const { return (kinds_of(stack) & kMakesParameters) != 0; }
 
  private:
   static constexpr std::uint8_t kComputed = 1, kEngine = 2, kUnderEngine = 4, kRoot = 8, kOptimizer = 16,
-                                kCallsClosure = 32, kModule = 64, kMove = 128;
+                                kCallsClosure = 32, kModule = 64, kMakesParameters = 128;
   static constexpr std::uint8_t kComputedFile = 1, kTorchFile = 2, kAutogradFile = 4, kOptimizerFile = 8,
                                 kWrapperFile = 16, kModuleFile = 32, kLayerFile = 64;
 

@@ -198,14 +198,11 @@ class InefficiencyEvidence:
             self.reserved = int(_fill(timeline["reserved_bytes"])[interval])
         self.unused_bytes = self._find_unused_bytes()
         self.at_end_of_work: Visit[Fragmentation] | None = None
-        self.stacks_at_end_of_work: Visit[Table] | None = None
+        self.stacks_after_peak: Visit[Table] | None = None
         is_judged = any(clock.is_discrete and not clock.is_too_short for clock in clocks)
         if is_judged and _is_notable(self.unused_bytes, int(self.values("reserved_bytes")[-1])):
             self.at_end_of_work = walk.visit(
                 end_of_work + 1, partial(fragmentation_at, trace, end_of_work, device=device)
-            )
-            self.stacks_at_end_of_work = walk.visit(
-                end_of_work + 1, lambda: trace.replay.stacks(end_of_work + 1, device)
             )
         pending_bytes = self.timeline["active_bytes"] - self.timeline["allocated_bytes"]
         self.pending_bytes = pending_bytes
@@ -217,8 +214,10 @@ class InefficiencyEvidence:
             self.pending = walk.visit(seq + 1, partial(_pending_blocks, trace, seq + 1, device))
         peak = trace.replay.peak("allocated", device)
         if peak is not None:
-            until = peak.seq + 1
-            self.peak = walk.visit(until, lambda: trace.replay.stacks(until, device))
+            self.peak = walk.visit(peak.seq + 1, partial(trace.replay.stacks, peak.seq + 1, device))
+            if self.at_end_of_work is not None:
+                until = end_of_work + 1 if peak.seq <= end_of_work else trace.end_seq
+                self.stacks_after_peak = walk.visit(until, partial(trace.replay.stacks, until, device))
 
     def _visit_peak_of_reserved(self, walk: Walk, max_active: int) -> None:
         peak = self.trace.replay.peak("reserved", self.device)
@@ -573,9 +572,12 @@ def _judge_cache(evidence: InefficiencyEvidence, fragmentation: Sequence[Ineffic
 
 
 def _find_released_line(evidence: InefficiencyEvidence) -> Inefficiency | None:
-    """Return the line of user code that released the most bytes between the peak and the end of the work, if any."""
-    peak, end = evidence.peak, evidence.stacks_at_end_of_work
-    if peak is None or end is None or peak.is_compacted or end.is_compacted or peak.until > end.until:
+    """Return the line of user code that released the most bytes from the peak to the end of the work, if any.
+
+    To the end of the run if the peak follows the work.
+    """
+    peak, end = evidence.peak, evidence.stacks_after_peak
+    if peak is None or end is None or peak.is_compacted or end.is_compacted:
         return None
     stack_ids = peak.result["stack_id"]
     count = int(max(stack_ids.max(initial=0), end.result["stack_id"].max(initial=0))) + 1
