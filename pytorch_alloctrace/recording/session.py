@@ -478,12 +478,13 @@ def observe(model: Any, optimizer: Any = None) -> None:
 def mark(name: str) -> None:
     """Set a named position in the trace ("mark:NAME"). Does nothing when nothing is recorded.
 
-    On the main thread, an object scan runs here if the time for scans allows it.
+    On the main thread, an object scan runs before it if the time for scans allows.
     """
     session = _current
     if session is not None:
-        session._recorder.push_mark(_encode_name(name))
+        encoded_name = _encode_name(name)
         session._object_scans.scan_at_mark()
+        session._recorder.push_mark(encoded_name)
 
 
 @contextlib.contextmanager

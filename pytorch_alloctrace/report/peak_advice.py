@@ -141,8 +141,8 @@ def _advise_on_line(device: DeviceSummary, names: SiteNames) -> list[str]:
     if largest is None or largest.bytes < max(MIN_ROLE_SHARE * holding.bytes, _MIN_ADVISED_BYTES):
         return []
     return [
-        f"{units.size(largest.bytes)} of this peak is of {names.site(largest.site)}. What lowers it: fewer items at"
-        " once (a smaller batch, or the work in chunks), or lower precision (torch.autocast)."
+        f"{units.size(largest.bytes)} of this peak was allocated at {names.site(largest.site)}. What lowers it:"
+        " fewer items at once (a smaller batch, or the work in chunks), or lower precision (torch.autocast)."
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from marked_programs import run_analyze
@@ -13,6 +14,7 @@ from shared_recordings import run_source
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace import Trace, TraceError
 from pytorch_alloctrace.analysis.usage.module_folding import choose_depth
+from pytorch_alloctrace.reading.modules import ModuleNames
 
 PROGRAM = """
 import threading, time, torch
@@ -272,3 +274,12 @@ def test_commands_show_modules_to_depth(folder: Path) -> None:
 def test_usage_by_module_of_invalid_depth_raises(trace: Trace, by: str) -> None:
     with pytest.raises(ValueError, match="is not known"):
         trace.usage(by=by)
+
+
+def test_module_that_a_corrupt_trace_does_not_define_has_no_root() -> None:
+    stacks = np.zeros(1, np.uint32)
+    names = ModuleNames(
+        [("", 0, ""), ("Net", 0, ""), ("Linear", 1, "fc"), ("Linear", 2**32 - 16, "fc")], stacks, stacks
+    )
+
+    assert [names.root_of(module) for module in (1, 2, 3, 2**32 - 16)] == [1, 1, 0, 0]

@@ -181,7 +181,10 @@ def test_only_blocks_with_garbage_or_removed_bytes_are_lost(sample: Sample, seed
         touched = [i for i, b in enumerate(sample.blocks) if b.offset < end and sample.end_of(i) > at]
         if not touched:
             continue
-        integrity, rows = sample.read(sample.data[:at] + sample.data[end:])
+        rest = sample.data[:at] + sample.data[end:]
+        # Without the first bytes of a block up to the same bytes of a later one, the later one is whole.
+        touched = [i for i in touched if sample.data[sample.blocks[i].offset : sample.end_of(i)] not in rest]
+        integrity, rows = sample.read(rest)
         assert comparable(rows) == comparable(sample.without(touched)), (at, end)
         if touched[-1] + 1 < len(sample.blocks):
             assert integrity.missing_events == 36 - len(rows)

@@ -6,6 +6,7 @@ import functools
 import json
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -284,11 +285,14 @@ class SimulatedRun:
         result = ScanResult.TRUNCATED if seconds < self._needed_s else self._result
         return ObjectScan((), (), result, 1000, 0)
 
-    def run(self, seconds: float) -> None:
+    def run(self, seconds: float, mark_at: float = 0.0) -> None:
         scans = object_scans.ObjectScans(self)  # type: ignore[arg-type]
-        scans._is_active = True
+        scans._is_active, scans._main_thread = True, threading.get_ident()
         while self._now < seconds:
             self._now += 0.001
+            if mark_at and self._now >= mark_at:
+                scans.scan_at_mark()
+                mark_at = 0.0
             scans.scan_if_due()
 
 
@@ -304,6 +308,28 @@ def test_scans_run_until_the_end_within_their_time(
 
     assert run.scanned[-1][0] > run.next_event() / 2
     assert sum(scan_s for _, scan_s in run.scanned) <= 0.2 + 0.005 * seconds
+
+
+def test_early_mark_is_followed_by_no_storm_of_scans(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SimulatedRun(monkeypatch, ScanResult.COMPLETE, 0.001)
+    monkeypatch.setattr(run, "next_event", lambda: round(run._now * 400))
+
+    run.run(1.0, mark_at=0.1)
+
+    assert [event for event, _ in run.scanned if event < object_scans.FIRST_SCAN_EVENTS] == [40]
+
+
+def test_mark_on_another_thread_does_not_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The references of a walk on another thread would keep objects alive that the program has dropped."""
+    run = SimulatedRun(monkeypatch, ScanResult.COMPLETE, 0.001)
+    scans = object_scans.ObjectScans(run)  # type: ignore[arg-type]
+    scans._is_active, scans._main_thread = True, threading.get_ident()
+
+    thread = threading.Thread(target=scans.scan_at_mark)
+    thread.start()
+    thread.join()
+
+    assert not run.scanned
 
 
 def test_scan_next_to_a_running_backward_does_not_count_as_truncated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,8 +87,9 @@ class Recording:
         alloctrace.disable()
 
     def _write(self, at: str, **more: Any) -> None:
+        reported = snapshot()  # at once: a new list may start a garbage collection
         segments, blocks = [], []
-        for segment in snapshot():
+        for segment in reported:
             device = f"cuda:{segment['device']}"
             numbers = [segment[f"{name}_size"] for name in ("total", "allocated", "active", "requested")]
             kind = [segment["stream"], segment["segment_type"], segment["segment_pool_id"], segment["is_expandable"]]
