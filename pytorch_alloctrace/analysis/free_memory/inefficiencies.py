@@ -62,6 +62,7 @@ MIN_CHURN = 3.0
 _POINTS = 2000
 _MAX_PINNING_LINES = 5
 _MIN_OLDER_SHARE = 0.25
+"""Minimum of what an older line strands, as a share of the first line, for it to be named instead."""
 _ALLOC = KINDS.index("alloc")
 _GRAPHS_FILE = "torch/cuda/graphs.py"
 

@@ -437,18 +437,18 @@ class _MemoryReader(ForwardReader):
         alive = self._find_held_by_exceptions(last_scan, alloc_seq < last_scan)
         alive = alive or self._find_held_by_exceptions(scan_of_failure, self._uses[ACTIVATIONS] & (alloc_seq < earlier))
         shortest = min(alive, key=lambda held: len(held.name), default=None)
-        return sum(held.bytes for held in alive), "" if shortest is None else shortest.holder
+        return sum(alive.values()), "" if shortest is None else shortest.holder
 
-    def _find_held_by_exceptions(self, scan: int, rows: _Mask) -> list[Held]:
-        """Return what exceptions held at a scan, if these are mostly the live blocks of a mask."""
-        older = self._live["address"][rows]
-        return [
-            held
-            for held in self._trace.held
-            if held.event == scan
-            and held.through == EXCEPTION
-            and 2 * int(np.isin(held.addresses, older).sum()) >= len(held.addresses) > 0
-        ]
+    def _find_held_by_exceptions(self, scan: int, rows: _Mask) -> dict[Held, int]:
+        """Return what exceptions held at a scan, if that is mostly live blocks of a mask, with the bytes of these."""
+        older, sizes = self._live["address"][rows], self._bytes[rows]
+        found: dict[Held, int] = {}
+        for held in self._trace.held:
+            if held.event == scan and held.through == EXCEPTION:
+                is_held = np.isin(older, held.addresses)
+                if 2 * int(is_held.sum()) >= len(held.addresses) > 0:  # the addresses may be a sample
+                    found[held] = round(int(sizes[is_held].sum()) * held.count / len(held.addresses))
+        return found
 
     def _find_outer_count(self) -> int:
         sizes, counts = np.unique(self._bytes[~self._uses[MODEL]], return_counts=True)

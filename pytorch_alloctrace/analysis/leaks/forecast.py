@@ -13,9 +13,12 @@ from .clock import Clock
 _POINTS = 120  # as in the chart of the summary
 _RECENT_POINTS = 4
 _FINE_POINTS = 6000
+"""Points of the timeline from which the growth of reserved bytes is read."""
 _QUARTERS = 4
 _MAX_RATIO = 2.0
+"""Maximum ratio of the rate of both quarters to that of the slower one."""
 _MIN_GROWTH_SHARE = 0.05
+"""Minimum growth of reserved bytes, as a share of the usable bytes, for a forecast by it."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from .roles import sum_by_building_line
 MIN_SHARE = 0.1
 """Minimum share of the peak of an idle model."""
 IDLE_SHARE = 1 / 3
+"""Share of a run, by time or by allocations, in which an idle model is not called."""
 
 
 @dataclass(frozen=True)
