@@ -220,6 +220,7 @@ def test_resized_features_are_a_part_of_a_model() -> None:
 
     assert find_operation(site, [own, call]) is None
     assert find_operation(site, [own]) is Operation.RESIZE
+    assert find_operation(site, [Frame("interpolate", "functional.py", 3, None), call, own]) is Operation.RESIZE
 
 
 def test_module_without_parameters_is_named_where_its_activations_make_the_peak(folder: Path) -> None:

@@ -7,6 +7,7 @@ during it were garbage.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 
@@ -63,14 +64,15 @@ def explain_by_collections(trace: RecordedTrace, leak: Leak, collections: Sequen
     if leak.no_holder is not NoHolder.NOT_REACHED:
         return leak
     later = [collection for collection in collections if collection[0] > leak.judged_at]
-    try:
-        blocks = trace.replay.live(leak.judged_at + 1, leak.device, leak.block_stacks)["alloc_seq"]
-        for collection in sorted(later, key=lambda row: row[0] - row[1])[:_MAX_COLLECTIONS]:
+    if not later:
+        return leak
+    judged_at = max(leak.judged_at + 1, trace.integrity.compacted_until)
+    blocks = trace.replay.live(judged_at, leak.device, leak.block_stacks)["alloc_seq"]
+    for collection in sorted(later, key=lambda row: row[0] - row[1])[:_MAX_COLLECTIONS]:
+        with contextlib.suppress(CompactedError):
             garbage = _list_garbage(trace, leak.device, *collection)[1]
             if 2 * int(np.isin(blocks, garbage["alloc_seq"]).sum()) >= len(blocks) > 0:
                 return dataclasses.replace(leak, no_holder=NoHolder.COLLECTED)
-    except CompactedError:
-        pass
     return leak
 
 

@@ -255,8 +255,8 @@ class InefficiencyEvidence:
         return int(np.flatnonzero(_fill(self.run["stranded_bytes"]) >= median)[-1])
 
     def find_unit_age_ns(self, event: int) -> int:
-        """Return the time since the step or iteration began that contains an event; 0 if there are none."""
-        clocks = [clock for clock in self._clocks if clock.begin <= event <= clock.judged_at and clock.is_discrete]
+        """Return the time since the last step or iteration before an event began or ended; 0 if there are none."""
+        clocks = [clock for clock in self._clocks if clock.begin <= event and clock.is_discrete]
         if not clocks:
             return 0
         clock = clocks[-1]

@@ -168,7 +168,7 @@ class ProgramMemory:
     kept_of_forward: bool
     """True if, in a snapshot, the line that keeps the most is in the call of a module: its blocks outlived backward."""
     has_backward: bool
-    """True if backward has evaluated a node."""
+    """True if backward has evaluated a node, or may have before the events that were examined."""
     exception_bytes: int
     """Bytes that tracebacks of exceptions hold, of an object scan."""
     exception_holder: str

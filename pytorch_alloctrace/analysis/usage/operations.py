@@ -68,5 +68,5 @@ def find_operation(site: Site, frames: Sequence[Frame]) -> Operation | None:
     # What a module that the line calls allocates is no matter of the line's source.
     if operation is None and not any(frame.name == _CALL for frame in called):
         operation = next((operation for pattern, operation in _PATTERNS if re.search(pattern, site.source or "")), None)
-    is_in_module = any(frame.name == _CALL for frame in frames)
+    is_in_module = any(frame.name == _CALL for frame in frames[len(called) :])
     return None if is_in_module and operation in _OF_ARCHITECTURE else operation

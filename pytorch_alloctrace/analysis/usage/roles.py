@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ _TRAINER = "transformers/trainer.py", ""
 """File of transformers' Trainer; any function."""
 _MIN_ITERATIONS = 16
 """Minimum number of live blocks of a stack for a loop."""
+_MANY_AT_ONCE = re.compile(r"torch[/\\](jit|_dynamo|_inductor|_functorch|nn[/\\]modules[/\\](rnn|module)\.py$)")
+"""Files of torch whose calls may make many activations without a loop in Python: scripted modules and RNNs, too."""
 
 
 @dataclass(frozen=True)
@@ -129,10 +132,19 @@ def _find_main_module(stacks: StackIndex, activations: Table) -> str:
 def _find_loop_line(stacks: StackIndex, activations: Table) -> SiteBytes | None:
     """Return the line with the most activations of stacks with `_MIN_ITERATIONS` blocks each, if these are half of all.
 
-    The layers of a model are no loop: stacks differ in their modules, if these were recorded.
+    The layers of a model are no loop: their stacks differ in the module, so None without modules. Nor is a call that
+    makes many activations at once, as of a compiled model.
     """
-    _, of_row, counts = np.unique(activations["stack_id"], return_inverse=True, return_counts=True)
-    repeated = activations.take(counts[of_row] >= _MIN_ITERATIONS)
+    if not stacks.has_modules:
+        return None
+    ids, of_row, counts = np.unique(activations["stack_id"], return_inverse=True, return_counts=True)
+    is_repeated = [
+        count >= _MIN_ITERATIONS
+        and stacks.has_frames(stack)
+        and not _MANY_AT_ONCE.search(stacks.frames(stack)[0].filename)
+        for stack, count in zip(ids.tolist(), counts.tolist(), strict=True)
+    ]
+    repeated = activations.take(np.array(is_repeated, np.bool_)[of_row])
     if 2 * int(repeated["requested_bytes"].sum()) < int(activations["requested_bytes"].sum()):
         return None
     return next(iter(top_sites(stacks, sites_of_blocks(stacks, repeated), 1)), None)
