@@ -343,7 +343,7 @@ def test_queue_filled_faster_than_emptied_is_backlog(record: Record, tail: int) 
             queue.popleft()
             queue.popleft()
 
-        every_step(160, body)
+        every_step(480, body)  # enough events for several object scans, also next to a large heap
         for _ in range(tail):
             two_blocks()
         return queue
