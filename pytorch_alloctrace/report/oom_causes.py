@@ -128,8 +128,8 @@ def _with_share(size: int, failure: OutOfMemory) -> str:
 def _describe_exception(failure: OutOfMemory, names: SiteNames) -> CauseText:
     program = failure.program
     line, stack = _largest_site(failure)
-    kept = _IN_TRACEBACK.search(program.exception_holder)
-    name = "" if kept is None else f", in `{names.referrer(kept[1])}`,"
+    match = _IN_TRACEBACK.search(program.exception_holder)
+    name = "" if match is None else f", in `{names.referrer(match[1])}`,"
     return CauseText(
         f"Exceptions that the program keeps hold {_with_share(program.exception_bytes, failure)}",
         line,

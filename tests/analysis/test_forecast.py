@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_forecast_is_close_to_the_iteration_that_runs_out_of_memory(folder: Path, name: str) -> None:
     leak = next(finding.leak for finding in alloctrace.load(folder / f"{name}.alloctrace").diagnose() if finding.leak)
 
-    # Of so many iterations, the trace has only every second.
+    # The trace of so many iterations has only every second one.
     assert leak.unit == "iteration" and leak.bytes_per_unit == pytest.approx(ROW_BYTES, rel=0.05)
     assert leak.forecast_seconds is not None
     forecast = leak.forecast_seconds / leak.seconds_per_unit

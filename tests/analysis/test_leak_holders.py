@@ -1,4 +1,4 @@
-"""What keeps the blocks of a leak: which of several holders comes first, and what follows from collections."""
+"""Holders of leaks: the choice among several, and blocks that a garbage collection freed."""
 
 from __future__ import annotations
 

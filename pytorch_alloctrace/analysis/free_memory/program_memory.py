@@ -442,13 +442,13 @@ class _MemoryReader(ForwardReader):
     def _find_held_by_exceptions(self, scan: int, rows: _Mask) -> dict[Held, int]:
         """Return what exceptions held at a scan, if that is mostly live blocks of a mask, with the bytes of these."""
         older, sizes = self._live["address"][rows], self._bytes[rows]
-        found: dict[Held, int] = {}
+        bytes_by_object: dict[Held, int] = {}
         for held in self._trace.held:
             if held.event == scan and held.through == EXCEPTION:
                 is_held = np.isin(older, held.addresses)
                 if 2 * int(is_held.sum()) >= len(held.addresses) > 0:  # the addresses may be a sample
-                    found[held] = round(int(sizes[is_held].sum()) * held.count / len(held.addresses))
-        return found
+                    bytes_by_object[held] = round(int(sizes[is_held].sum()) * held.count / len(held.addresses))
+        return bytes_by_object
 
     def _find_outer_count(self) -> int:
         sizes, counts = np.unique(self._bytes[~self._uses[MODEL]], return_counts=True)

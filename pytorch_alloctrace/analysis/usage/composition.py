@@ -151,7 +151,7 @@ def _compose_by_module(trace: RecordedTrace, blocks: Table, by: str) -> Table:
         tables.append(table.assign(site=texts([name]), function=texts([name]), user=np.array([not is_outside(name)])))
     joined = Table({name: np.concatenate([table[name] for table in tables]) for name in tables[0].columns})
     columns = joined.take(np.argsort(-joined["live_bytes"], kind="stable")).columns
-    # Of rows with one name, the one with the most bytes comes first: the others are added to it.
+    # Add rows of one name to the one with the most bytes, which comes first.
     rows, of_row = np.unique(columns["site"], return_index=True, return_inverse=True)[1:]
     merged = Table(columns).take(rows).columns
     for name in ("live_bytes", "live_blocks", "live_backward_bytes"):

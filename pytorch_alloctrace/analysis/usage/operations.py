@@ -65,7 +65,7 @@ def find_operation(site: Site, frames: Sequence[Frame]) -> Operation | None:
     """
     called = list(takewhile(lambda frame: (frame.filename, frame.line) != (site.filename, site.line), frames))
     operation = next((_FUNCTIONS[frame.name] for frame in called if frame.name in _FUNCTIONS), None)
-    # What a module that the line calls allocates is no matter of the line's source.
+    # The source of a line does not describe what a module that the line calls allocates.
     if operation is None and not any(frame.name == _CALL for frame in called):
         operation = next((operation for pattern, operation in _PATTERNS if re.search(pattern, site.source or "")), None)
     is_in_module = any(frame.name == _CALL for frame in frames[len(called) :])
