@@ -25,11 +25,9 @@ from .evidence import DeviceEvidence
 from .free_memory.autocast_cache import find_autocast_cache
 from .free_memory.forwards import Forwards
 from .free_memory.garbage_cycles import Collection, explain_by_collections, find_garbage, list_collections
-from .free_memory.inefficiencies import (
-    Inefficiency,
-    InefficiencyEvidence,
-    inefficiencies_of,
-)
+from .free_memory.inefficiencies import inefficiencies_of
+from .free_memory.inefficiency import Inefficiency
+from .free_memory.inefficiency_evidence import InefficiencyEvidence
 from .free_memory.oom import OutOfMemory, visit_last_oom
 from .free_memory.program_memory import is_loaded
 from .free_memory.unused_gradients import find_end, find_unused_gradients

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ..analysis.advice import Advice, Advisor
 from ..analysis.free_memory.allocator import MIB
-from ..analysis.free_memory.inefficiencies import Cause, Inefficiency, UnusableMemory
+from ..analysis.free_memory.inefficiency import Cause, Inefficiency, UnusableMemory
 from ..analysis.what_if.settings import DEFAULTS, EXPANDABLE
 from . import units
 from .cures import AUTOCAST_CURE, NO_GRAD, NO_GRAD_IN_THREAD, describe_autocast

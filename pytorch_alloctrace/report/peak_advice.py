@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..analysis.free_memory.forwards import Forwards
-from ..analysis.free_memory.inefficiencies import Inefficiency
+from ..analysis.free_memory.inefficiency import Inefficiency
 from ..analysis.free_memory.unused_gradients import UNUSED_GRADIENTS
 from ..analysis.free_memory.unused_graph import UNUSED_GRAPH
 from ..analysis.leaks.leak import Doubt, Growth

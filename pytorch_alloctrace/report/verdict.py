@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from ..analysis.free_memory.inefficiencies import Inefficiency
+from ..analysis.free_memory.inefficiency import Inefficiency
 from ..analysis.free_memory.program_memory import AUTOCAST_CACHE
 from ..analysis.free_memory.unused_gradients import UNUSED_GRADIENTS
 from ..analysis.free_memory.unused_graph import UNUSED_GRAPH

@@ -13,7 +13,8 @@ from shared_recordings import record_once, run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.free_memory.garbage_cycles import list_collections
-from pytorch_alloctrace.analysis.free_memory.inefficiencies import Cause, find_inefficiencies
+from pytorch_alloctrace.analysis.free_memory.inefficiencies import find_inefficiencies
+from pytorch_alloctrace.analysis.free_memory.inefficiency import Cause
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.reading.table import Table
 

@@ -14,7 +14,7 @@ from made_up_ranks import Rank, write_ranks
 from rich.cells import cell_len
 from rich.console import Console
 
-from pytorch_alloctrace.analysis.free_memory.inefficiencies import Inefficiency
+from pytorch_alloctrace.analysis.free_memory.inefficiency import Inefficiency
 from pytorch_alloctrace.analysis.summary import Summary, summarize
 from pytorch_alloctrace.analysis.usage.package_lines import PackageLine, PackageLines
 from pytorch_alloctrace.analysis.usage.roles import RoleBytes, RoleShares

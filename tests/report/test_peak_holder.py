@@ -11,7 +11,7 @@ from marked_programs import run_analyze
 from running import needs_cuda_build
 from shared_recordings import run_source
 
-from pytorch_alloctrace.analysis.free_memory.inefficiencies import Inefficiency
+from pytorch_alloctrace.analysis.free_memory.inefficiency import Inefficiency
 from pytorch_alloctrace.analysis.summary import DeviceSummary, summarize
 from pytorch_alloctrace.analysis.usage import held_memory
 from pytorch_alloctrace.reading.recorded import RecordedTrace

@@ -24,7 +24,7 @@ from ...reading.sites import Site
 from ...reading.table import Table
 from ..leaks.loops import LoopIndex
 from ..usage.composition import FORWARD, StackPhases
-from .inefficiencies import Inefficiency
+from .inefficiency import Inefficiency
 
 AUTOCAST = "autocast"
 MIN_SHARE = 0.1

@@ -19,7 +19,7 @@ from ...reading.recorded import FREES, RecordedTrace
 from ...reading.sites import Site
 from ...reading.table import Table, sums
 from ..leaks.leak import Leak, NoHolder
-from .inefficiencies import MIN_BYTES, MIN_SHARE, Inefficiency
+from .inefficiency import MIN_BYTES, MIN_SHARE, Inefficiency
 
 GARBAGE = "garbage"
 _MAX_COLLECTIONS = 8

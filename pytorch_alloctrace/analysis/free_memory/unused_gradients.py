@@ -28,7 +28,7 @@ from ...reading.replay import Peak
 from ...reading.sites import Site, StackIndex, bytes_by_stack
 from ...reading.table import Table
 from .forwards import MAX_EVENTS, ends_in_module_call, find_lines
-from .inefficiencies import MIN_BYTES, Inefficiency
+from .inefficiency import MIN_BYTES, Inefficiency
 
 UNUSED_GRADIENTS = "unused_gradients"
 MIN_SHARE = 0.1

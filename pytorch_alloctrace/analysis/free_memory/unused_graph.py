@@ -21,7 +21,7 @@ from ...reading.replay import Peak
 from ...reading.sites import Site, StackIndex
 from ...reading.table import Table
 from .forwards import LARGE_SHARE, MAX_EVENTS, MIN_CALLS, ForwardReader, Forwards, find_lines, find_module_calls
-from .inefficiencies import MIN_BYTES, Inefficiency
+from .inefficiency import MIN_BYTES, Inefficiency
 
 UNUSED_GRAPH = "unused_graph"
 MIN_FREED_SHARE = 0.9
