@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from .walk import Walk, Walker
 
 if TYPE_CHECKING:
     from torch.multiprocessing.reductions import StorageWeakRef
+
+TENSORS_PER_CHECK = 256
+"""Number of tensors that are read between two checks of a deadline."""
 
 
 class Storage(NamedTuple):  # created and hashed in half the time of a dataclass: a scan creates thousands
@@ -193,3 +197,8 @@ def _find_roles(walk: Walk) -> Iterator[tuple[int, str]]:
             for _, values in access.items(state) if access.is_a(state, dict) else ():
                 for value in dict.values(values) if type(values) is dict else ():
                     yield id(value), "optimizer state"
+
+
+def select_instances(objects: list[Any], base: type) -> Iterator[Any]:
+    """Yield the instances of a class of torch. Fast: most objects are skipped without Python code."""
+    return itertools.compress(objects, map(issubclass, map(type, objects), itertools.repeat(base)))

@@ -42,26 +42,72 @@ class FrameRoot:
     """Code of the function."""
 
 
-def modules() -> tuple[list[ModuleRoot], list[ModuleRoot], list[dict[str, object]]]:
-    """Return the modules of the program, those of libraries, and the variables of this package's modules."""
-    program_modules: list[ModuleRoot] = []
-    library_modules: list[ModuleRoot] = []
-    own_variables: list[dict[str, object]] = []
-    for name, module in list(sys.modules.items()):
+@dataclass(frozen=True)
+class Imported:
+    """The imported modules, without a reference to any of them."""
+
+    ids: list[int]
+    """`id` of each value of `sys.modules`."""
+    program: list[int]
+    """Positions of the program's modules in `sys.modules`, `__main__` first, those in `WAITING` last."""
+    library_names: set[str]
+    library_variables: list[int]
+    """`id` of the dict with the variables of each library module, and of each module of this package."""
+
+
+_latest = [Imported([], [], set(), [])]
+
+
+def modules() -> tuple[list[ModuleRoot], Imported]:
+    """Return the modules of the program as roots, and all imported modules.
+
+    Modules are classified only if they are not those of the previous call: a program imports thousands.
+    """
+    items = list(sys.modules.items())
+    ids = [id(module) for _, module in items]
+    imported = _latest[0]
+    if ids != imported.ids:
+        imported = _latest[0] = _classify(items, ids)
+    return [_create_module_root(*items[position], False) for position in imported.program], imported
+
+
+def library_roots(names: set[str]) -> list[ModuleRoot]:
+    """Return the modules of libraries with these names."""
+    return [
+        _create_module_root(name, module, True)
+        for name, module in list(sys.modules.items())
+        if type(name) is str and name in names and access.is_a(module, types.ModuleType)
+    ]
+
+
+def _classify(items: list[tuple[str, types.ModuleType]], ids: list[int]) -> Imported:
+    program: list[int] = []
+    library_names: set[str] = set()
+    library_variables: list[int] = []
+    for position, (name, module) in enumerate(items):
         if type(name) is not str or not access.is_a(module, types.ModuleType):
             continue
-        namespace = access.module_dict(module)
-        filename = namespace.get("__file__")
-        if type(filename) is not str:
-            filename = ""
-        if _is_own_file(filename):
-            own_variables.append(namespace)
+        variables = access.module_dict(module)
+        filename = _filename_of(variables)
+        is_own = filename.startswith(PACKAGE)
+        if not is_own and (name == "__main__" or name in WAITING or not is_library_file(filename)):
+            program.append(position)
             continue
-        is_library = name != "__main__" and is_library_file(filename) and name not in WAITING
-        root = ModuleRoot(name, filename, namespace, is_library)
-        (library_modules if is_library else program_modules).append(root)
-    program_modules.sort(key=lambda root: (root.name in WAITING, root.name != "__main__"))
-    return program_modules, library_modules, own_variables
+        library_variables.append(id(variables))
+        if not is_own:
+            library_names.add(name)
+    program.sort(key=lambda position: (items[position][0] in WAITING, items[position][0] != "__main__"))
+    return Imported(ids, program, library_names, library_variables)
+
+
+def _create_module_root(name: str, module: types.ModuleType, is_library: bool) -> ModuleRoot:
+    variables = access.module_dict(module)
+    return ModuleRoot(name, _filename_of(variables), variables, is_library)
+
+
+def _filename_of(variables: dict[str, object]) -> str:
+    filename = variables.get("__file__")
+    return filename if type(filename) is str else ""
 
 
 def frames() -> list[FrameRoot | ModuleRoot]:
@@ -146,11 +192,6 @@ def _thread_name(ident: int) -> str:
     thread = threading._active.get(ident)  # type: ignore[attr-defined]
     name = access.attribute(thread, "_name")
     return name if type(name) is str else f"thread {ident}"
-
-
-@functools.cache
-def _is_own_file(filename: str) -> bool:
-    return filename.startswith(PACKAGE)
 
 
 @functools.cache

@@ -16,6 +16,7 @@ import re
 import sys
 import time
 import types
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,8 @@ _NOTEBOOK_CELL = "<ipython-input-"
 """Beginning of the file names of cells before ipykernel 6; later cells have the name of a temporary file."""
 _MAX_CODE_BYTES = 1 << 16
 """Maximum length of the bytecode that is read for one holder: about 0.1 s."""
+_MAX_DECODED = 64
+"""Maximum number of functions whose accesses are kept for the next scan."""
 _MAX_CODES = 1024
 """Maximum number of functions whose names are searched for one holder."""
 
@@ -281,8 +284,22 @@ def _read_accesses(
                 yield code, name_access
 
 
+_decoded: dict[int, tuple[weakref.ref[types.CodeType], list[_Access]]] = {}
+"""Accesses of functions, by `id`: the hash of a function's code fails if a constant has none."""
+
+
 def _decode(code: types.CodeType) -> list[_Access]:
-    """Return the accesses of a function, in the order of its bytecode."""
+    """Return the accesses of a function, in the order of its bytecode. Fast for functions of the previous scan."""
+    reference, accesses = _decoded.get(id(code), (None, []))
+    if reference is None or reference() is not code:
+        if len(_decoded) >= _MAX_DECODED:
+            _decoded.clear()
+        accesses = _read_bytecode(code)
+        _decoded[id(code)] = weakref.ref(code), accesses
+    return accesses
+
+
+def _read_bytecode(code: types.CodeType) -> list[_Access]:
     # Without constants: dis writes their `repr`, which may be long, or a method of the program.
     instructions = list(dis.get_instructions(code.replace(co_consts=(None,) * len(code.co_consts))))
     loop_ends: dict[int, int] = {}  # by offset of the first instruction

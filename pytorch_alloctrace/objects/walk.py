@@ -24,8 +24,9 @@ from typing import Any
 
 from . import access
 from .graphs import GraphReader
-from .roots import FrameRoot, ModuleRoot, frames, modules
+from .roots import FrameRoot, ModuleRoot, frames, library_roots, modules
 
+MAX_OBJECTS = 2_000_000
 _CHECK_EVERY = 256
 """Number of objects visited between two checks of the budget."""
 _SAMPLE_SIZE = 1024
@@ -191,7 +192,6 @@ class Walker:
         self._graphs = GraphReader()
         self._library_names: set[str] | None = None
         self._library_classes: list[int] = []
-        self._library_modules: list[ModuleRoot] = []
         self._next_number = 0
 
     def kind(self, cls: type) -> Kind:
@@ -231,12 +231,11 @@ class Walker:
         walk = Walk(within_budget=self._graphs.can_read)
         deadline = time.thread_time() + seconds
         self._next_number = 0
-        program_modules, library_modules, own_variables = modules()
+        program_modules, imported = modules()
         # Mark the dict of every module as visited: a path through the globals of a function explains nothing.
-        for variables in (*(root.variables for root in library_modules), *own_variables):
-            walk.index[id(variables)] = -1
+        walk.index.update(dict.fromkeys(imported.library_variables, -1))
         # Classes of libraries explain nothing either: their attributes are visited last.
-        self._library_names, self._library_classes = {root.name for root in library_modules}, []
+        self._library_names, self._library_classes = imported.library_names, []
         with self._torch._C.DisableTorchFunctionSubclass():
             for module in program_modules:
                 self._add_module(walk, module)
@@ -252,7 +251,6 @@ class Walker:
             for number, call in call_roots:
                 self._add(walk, number, [value for name, value in call.variables if is_deferred_variable(call, name)])
             self._next_number = self._follow_references(walk, next_number, deadline, objects)
-        self._library_modules = library_modules
         if libraries:
             self.walk_libraries(walk, deadline - time.thread_time(), objects)
         else:
@@ -264,10 +262,10 @@ class Walker:
         if walk.within_budget:
             deadline = time.thread_time() + seconds
             with self._torch._C.DisableTorchFunctionSubclass():
-                self._library_names = None
+                names, self._library_names = self._library_names or set(), None
                 for number in self._library_classes:
                     self._add(walk, number, gc.get_referents(walk.objects[number]))
-                for module in self._library_modules:
+                for module in library_roots(names):
                     self._add_module(walk, module)
                 self._next_number = self._follow_references(walk, self._next_number, deadline, objects)
         walk.prefer(self.rank)

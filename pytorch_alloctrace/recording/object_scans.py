@@ -38,7 +38,8 @@ from .roles import BUFFER, DEVICE_TYPES, OPTIMIZER_STATE, PARAMETER, Note
 if TYPE_CHECKING:
     from torch.multiprocessing.reductions import StorageWeakRef
 
-    from ..objects.object_scan import ModuleTensor, ObjectScan
+    from ..objects.module_tensors import ModuleTensor
+    from ..objects.object_scan import ObjectScan
 
 DUE, COLLECTION, OUT_OF_MEMORY, MARK = 0, 1, 2, 3
 """Reasons for a scan: `ScanReason` in csrc/python/recording/pending_calls.h, and a mark of the program."""
@@ -84,6 +85,7 @@ class ObjectScans:
         self._began = time.monotonic()
         self._due_event: float = FIRST_SCAN_EVENTS
         self._due_collection_event = math.inf  # until another scan has shown how long one takes
+        self._first_scan: float | None = None
         self._spent_s = 0.0
         self._needed_s = MIN_SCAN_S
         self._complete_s = math.inf  # enough for a scan like the last complete one
@@ -256,7 +258,8 @@ class ObjectScans:
             self._needed_s = 2 * allowed_s if is_truncated else max(1.5 * scan_s, MIN_SCAN_S)
             if not is_truncated:
                 self._complete_s = self._needed_s
-            growth = TRUNCATED_SCAN_GROWTH if is_truncated else _scan_growth(scan_s, elapsed_s)
+            self._first_scan = began if self._first_scan is None else self._first_scan
+            growth = TRUNCATED_SCAN_GROWTH if is_truncated else _scan_growth(scan_s, began - self._first_scan)
             self._due_event = max(event_count * growth, FIRST_SCAN_EVENTS)
         finally:
             self._scan_lock.release()
@@ -329,6 +332,8 @@ class ObjectScans:
 
 def _scan_growth(scan_s: float, elapsed_s: float) -> float:
     """Return the growth of the event count to the next scan that the time for scans allows throughout a run.
+
+    elapsed_s: Seconds since the first scan; while a program imports and loads, the event count hardly grows.
 
     `FREE_SCAN_S` lasts from the first scan until a run has 1.5 million events, e^8 times as many: an eighth each time
     that the run becomes e times as long. Then its share of the elapsed time suffices.

@@ -18,7 +18,8 @@ from leak_corpus import LEAKING, cases
 
 from pytorch_alloctrace.objects import object_scan
 from pytorch_alloctrace.objects.graphs import load_reader
-from pytorch_alloctrace.objects.object_scan import Group, scan_objects
+from pytorch_alloctrace.objects.groups import Group
+from pytorch_alloctrace.objects.object_scan import scan_objects
 
 EXPECTED = {
     "loss_kept_with_its_graph": "kept (list of 60)",
