@@ -6,6 +6,7 @@ import functools
 import math
 import os
 import sys
+import threading
 import types
 import weakref
 from _thread import _local as _thread_local
@@ -27,18 +28,22 @@ _MAX_PATH = 160
 _FINALIZE_RECORD = getattr(weakref.finalize, "_Info", None)
 _GENERATORS = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 CONTEXT, TENSOR_HOOK, GRADIENT = "ctx", "tensor hook", "gradient"
-EXCEPTION, GRAPH, FINALIZER, HOOK, DEFAULT, PARTIAL, GENERATOR, CLOSURE, THREAD_LOCAL = (
+EXCEPTION, GRAPH, FINALIZER, HOOK, DEFAULT, PARTIAL, GENERATOR, CLOSURE, THREAD_LOCAL, THREAD = (
     *("exception", "autograd graph", "finalizer", "hook", "default value"),
-    *("partial", "generator", "closure", "thread-local"),
+    *("partial", "generator", "closure", "thread-local", "thread"),
 )
 CYCLE = "cycle"
 THROUGH = (
     *(CONTEXT, TENSOR_HOOK, EXCEPTION, GRADIENT, GRAPH, FINALIZER, HOOK, DEFAULT),
-    *(PARTIAL, GENERATOR, CLOSURE, THREAD_LOCAL, CYCLE),
+    *(PARTIAL, GENERATOR, CLOSURE, THREAD_LOCAL, THREAD, CYCLE),
 )
 """Values of `Chain.through`: of several, the first is reported."""
 _HOOKS = ("hooks", "hooks_with_kwargs", "hooks_always_called")
 """Last words of the attributes of modules and tensors that contain hooks."""
+_RUNNING_THREADS = "threads that have not ended"
+"""Name of the dict of all threads, a variable of the module `threading`."""
+_THREAD_ATTRIBUTES = ("._target", ".__self__")
+"""Attributes between a thread and the object whose method it runs, left out of a path."""
 _PHRASES = {
     EXCEPTION: "through the traceback of an exception",
     GRADIENT: "through the graph of a gradient",
@@ -87,8 +92,8 @@ class Chain:
     """References on the path besides attributes and containers: "ctx" (a reference cycle through the `ctx` of a
     `torch.autograd.Function`), "tensor hook" (a cycle through a hook of the tensor), "exception" (its traceback),
     "gradient" (the graph of a gradient), "autograd graph", "finalizer" (arguments of `weakref.finalize`), "hook",
-    "default value", "partial", "generator" (or another suspended function), "closure", "thread-local", "cycle" (another
-    reference cycle); of several, the first in this order. "" if nothing."""
+    "default value", "partial", "generator" (or another suspended function), "closure", "thread-local", "thread" (one
+    that has not ended), "cycle" (another reference cycle); of several, the first in this order. "" if nothing."""
     through_below: str = ""
     """References below the holder; a value of `through`."""
     containers: tuple[Container, ...] = ()
@@ -142,11 +147,19 @@ def chain_of(
     for position in range(1, len(links)):
         if ways[position] == GRAPH and _is_gradient(links[position - 1].edge, nodes[position - 1]):
             ways[position] = GRADIENT
+    is_of_thread = _is_running_threads(objects)
+    if is_of_thread:
+        ways[0] = THREAD
     if root_name and links and not root:
         ways[0] = _cycle_way(links[0].edge, nodes[0]) or ways[0]
     for position, link in enumerate(links):
         how, text = link.edge.how, link.edge.text
         referrer = nodes[position]
+        if is_of_thread and position == 0:
+            text = _RUNNING_THREADS
+        elif is_of_thread and text in _THREAD_ATTRIBUTES and position < 4:
+            path = name = access.type_name(type(nodes[position + 1]))
+            continue
         if how is How.ITEM:
             if not is_written or referrer is container:
                 size = access.length(referrer) or 0
@@ -156,6 +169,8 @@ def chain_of(
                 has_owner = position > 0 and links[position - 1].edge.how is How.ATTRIBUTE
                 containers.append(read_container(referrer, nodes[position - 1] if has_owner else None))
             path, name = path + text, name + text
+            if is_of_thread and position == 1:
+                path = name = access.type_name(type(nodes[2]))
         elif how is How.ATTRIBUTE:
             path, name = path + text, name + text
         elif how is How.VARIABLE:
@@ -173,6 +188,8 @@ def chain_of(
             path += ".grad_fn"
     # The fullest container; the outermost of equally full containers.
     holder = max(candidates, key=lambda item: item.size, default=_Candidate(name + place, "", 0, len(links)))
+    if is_of_thread and holder.position > 1:
+        root = "of a thread that has not ended"
     if len(path) > _MAX_PATH:
         path = f"{path[: _MAX_PATH // 2]}...{path[-_MAX_PATH // 4 :]}"
     return Chain(
@@ -180,6 +197,10 @@ def chain_of(
         *(_first_way(ways), _first_way(ways[holder.position :]), tuple(containers)),
         _find_store(nodes, [link.edge for link in links], holder.position, deadline) if reads_containers else UNKNOWN,
     )
+
+
+def _is_running_threads(objects: Sequence[Any]) -> bool:
+    return type(objects[0]) is ModuleRoot and len(objects) > 2 and objects[1] is threading.__dict__.get("_active")
 
 
 def _find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadline: float) -> Store:

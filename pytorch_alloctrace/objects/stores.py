@@ -10,6 +10,7 @@ one that defines it; a hook by the line that registers it.
 from __future__ import annotations
 
 import dis
+import functools
 import itertools
 import math
 import re
@@ -50,6 +51,7 @@ _ROTATIONS = {"ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4, "ROT_N": 0}
 _PUSHES_NOTHING = ("DELETE_", "EXTENDED_ARG", "JUMP", "NOP", "NOT_TAKEN", "POP_", "STORE_")
 """Beginnings of the names of instructions after which the top of the stack is an older value."""
 _CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
+_QUEUE_MODULES = ("queue", "asyncio.queues")
 _NOTEBOOK_CELL = "<ipython-input-"
 """Beginning of the file names of cells before ipykernel 6; later cells have the name of a temporary file."""
 _MAX_CODE_BYTES = 1 << 16
@@ -109,6 +111,11 @@ def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadl
     hook = _find_hook(nodes, edges, deadline)
     if hook is not UNKNOWN:
         return hook
+    caches = (node for node in nodes[: position + 1] if type(node) is functools._lru_cache_wrapper)
+    cache = next(caches, None)
+    if cache is not None:
+        codes = [code for code in access.codes_of(cache) if _is_user_code(code)]
+        return _store_at(DEFINITION, codes[-1], codes[-1].co_firstlineno) if codes else UNKNOWN
     keepers = (
         node
         for node, edge in zip(nodes[position:], edges[position:], strict=False)
@@ -116,7 +123,12 @@ def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadl
     )
     keeper = next(keepers, None)
     if keeper is None:
-        return _find_filling(nodes, edges, position, deadline)
+        filling = _find_filling(nodes, edges, position, deadline)
+        # An attribute of a library's object, such as the state of an optimizer: the container that holds the object.
+        if filling is UNKNOWN and position and _is_library_class(type(nodes[position - 1])):
+            outer = [number for number in range(1, position) if edges[number].how is How.ITEM]
+            filling = _find_filling(nodes, edges, outer[-1], deadline) if outer else UNKNOWN
+        return filling
     is_container = access.is_a(nodes[position], access.CONTAINERS)
     filling = _find_filling(nodes, edges, position, deadline) if is_container else UNKNOWN
     return _find_definition(keeper) if filling is UNKNOWN else filling
@@ -131,6 +143,8 @@ def _find_filling(nodes: Sequence[Any], edges: Sequence[Edge], position: int, de
     items = [edge.text for edge in edges[position : end + 1] if edge.how is How.ITEM]
     # A line that has the key of another item fills that one.
     key = next((text[2:-2] for text in items if text[1:2] in ("'", '"')), "")
+    if position > 1 and edges[position - 1].how is How.ATTRIBUTE and _is_queue(nodes[position - 1]):
+        position -= 1
     if not position:
         return UNKNOWN
     referrer, edge, holders = nodes[position - 1], edges[position - 1], nodes[position : position + 2]
@@ -153,6 +167,11 @@ def _find_filling(nodes: Sequence[Any], edges: Sequence[Edge], position: int, de
     else:
         return UNKNOWN
     return _find_in(codes, edge.text, False, holders, key, deadline) or UNKNOWN
+
+
+def _is_queue(obj: object) -> bool:
+    """Return whether an object is a queue of the standard library, which the program fills through its methods."""
+    return any(access.module_of(cls) in _QUEUE_MODULES for cls in access.mro(type(obj)))
 
 
 def _find_hook(nodes: Sequence[Any], edges: Sequence[Edge], deadline: float) -> Store:

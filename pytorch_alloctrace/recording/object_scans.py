@@ -68,7 +68,9 @@ BLOCKED_S = 0.5
 MAX_WAIT_S = 1.0
 """Maximum seconds that the final scan waits for a running scan."""
 MAX_SCAN_S = 0.1
-"""Maximum seconds of one scan before the end. Scans at out-of-memory errors may exceed the time of all scans by it."""
+"""Maximum seconds of one scan before the end."""
+MAX_OUT_OF_MEMORY_SCAN_S = 0.4
+"""The same at an out-of-memory error. These scans may exceed the time of all scans by it."""
 MIN_SCAN_S = 0.003
 """Minimum seconds of one scan: with less time available, none runs."""
 MAX_FINAL_SCAN_S = 0.5
@@ -228,8 +230,9 @@ class ObjectScans:
                 return
             elapsed_s = began - self._began
             remaining_s = FREE_SCAN_S + MAX_SCAN_SHARE * elapsed_s - self._spent_s
+            max_s = MAX_SCAN_S
             if reason == OUT_OF_MEMORY:
-                allowed_s, min_s = MAX_SCAN_S, 0.0
+                max_s, allowed_s, min_s = MAX_OUT_OF_MEMORY_SCAN_S, MAX_OUT_OF_MEMORY_SCAN_S, 0.0
             elif reason == COLLECTION:
                 allowed_s = remaining_s * COLLECTION_SCAN_SHARE
                 min_s = max(COLLECTION_SCAN_FACTOR * self._needed_s, MIN_COLLECTION_SCAN_S)
@@ -239,7 +242,7 @@ class ObjectScans:
                     allowed_s = max(allowed_s, self._complete_s)
             if allowed_s < min_s:  # a later call has more time
                 return
-            allowed_s = min(allowed_s, MAX_SCAN_S)
+            allowed_s = min(allowed_s, max_s)
             scan, cpu_before = None, time.thread_time()
             try:
                 scan = self._scan(allowed_s, search_unreached=reason not in (DUE, MARK))

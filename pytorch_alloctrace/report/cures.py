@@ -28,8 +28,8 @@ _DEFAULT = "the default value of "
 _PLACE = re.compile(r" (in the|of the|of) ")
 """Begin of the place in the name of a holder: "hidden of the suspended client()"."""
 AUTOCAST_CURE = (
-    "What helps: leave `torch.autocast` in each iteration, or pass it `cache_enabled=False`; without backward, use "
-    "`torch.no_grad()`."
+    "What helps: enter and leave `torch.autocast` in each iteration, or pass it `cache_enabled=False`; without "
+    "backward, use `torch.inference_mode()`."
 )
 BACKWARD_EACH = "call backward after each forward, (loss / n).backward() for each micro-batch"
 NO_GRAD = "run this line under torch.no_grad() or torch.inference_mode()"
@@ -66,8 +66,8 @@ def describe_autocast(size: int, copied: int, site: Site, names: SiteNames) -> s
     """Describe what a region of autocast keeps: `size` bytes, of which `copied` are copies and the rest weights."""
     weights = f", and {units.size(size - copied)} of weights to which only the copies refer" if size > copied else ""
     return (
-        "While gradients are enabled, autocast keeps a 16-bit copy of each float32 weight until its outermost region "
-        f"ends: {units.size(copied)} of copies{weights}. The region is entered at {names.site(site)} and spans many "
+        "Autocast keeps a 16-bit copy of each float32 weight that requires gradients until its outermost region ends: "
+        f"{units.size(copied)} of copies{weights}. The region is entered at {names.site(site)} and spans many "
         "iterations."
     )
 
@@ -306,6 +306,13 @@ def _cure_thread_local(name: str) -> str:
     return f"Each thread keeps its own entry of {name} until it ends: end or reuse threads, or delete the entry."
 
 
+def _cure_thread(name: str) -> str:
+    return (
+        f"Threads that have not ended keep what they use ({name}): stop each when its work is done, also one that waits"
+        " at a full queue (a flag, an empty queue), and `join()` it; or keep one thread and use it again."
+    )
+
+
 def _cure_autocast(name: str, holder: Holder) -> str:
     return AUTOCAST_CURE
 
@@ -331,6 +338,7 @@ _PLACES: dict[str, Callable[[str], str]] = {
     "closure": _cure_closure,
     "generator": _cure_suspended,
     "thread-local": _cure_thread_local,
+    "thread": _cure_thread,
 }
 """By `Holder.through`: cures of what may be on the path."""
 
@@ -338,6 +346,12 @@ _PLACES: dict[str, Callable[[str], str]] = {
 def _cure_container(name: str, holder: Holder, device: str, names: SiteNames) -> str:
     largest = max(holder.containers, key=lambda container: container.length, default=None)
     kind = "" if largest is None else largest.type
+    cache, is_entry, _ = holder.path.partition("(...)")
+    if is_entry and holder.scope == "class attribute":
+        return (
+            f"The cache of a method keeps the `self` of each call: cache in the object instead (a dict made in "
+            f"`__init__`), or call `{cache}.cache_clear()` when an object is done."
+        )
     if largest is not None and largest.bound:
         return f"{name} has a bound, {largest.bound:,}: lower it, or keep less in each entry."
     if holder.containers[-1:] == (largest,) and holder.path.removeprefix(holder.name).startswith("[...]["):

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from ..analysis.free_memory import program_memory as causes
 from ..analysis.free_memory.oom import FRAGMENTED, TOO_LARGE, OutOfMemory
 from ..analysis.free_memory.program_memory import Forwards
-from ..analysis.leaks.leak import GRAPH, Leak
+from ..analysis.leaks.leak import GRAPH, SURVIVORS, Leak
 from ..analysis.usage.operations import find_operation
 from ..analysis.usage.peak import ROUNDING, find_square
-from ..reading.sites import Site, SiteBytes
+from ..reading.sites import Frame, Site, SiteBytes
 from . import units
 from .cures import (
     AUTOCAST_CURE,
@@ -22,8 +22,10 @@ from .cures import (
     NO_GRAD_IN_THREAD,
     SHARE_MODEL,
     cure,
+    cure_holder,
     describe_autocast,
     describe_checkpointing,
+    quote,
 )
 from .site_names import SiteNames
 
@@ -155,6 +157,90 @@ def _describe_autocast(failure: OutOfMemory, names: SiteNames) -> CauseText:
     )
 
 
+def _describe_carried_graph(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    row = failure.program.graph_holder
+    assert row is not None, "this cause requires a holder"
+    name = quote(names.referrer(row.holder.name))
+    forwards = _forwards(failure)
+    calls = units.number(max(forwards.count, forwards.call_count))
+    line = names.site(forwards.site.site)
+    stored = forwards.site.site if row.holder.store is None else _site_of(row.holder.store)
+    return CauseText(
+        f"{name} carries the graphs of all calls of {line}: {_with_share(row.bytes, failure)}",
+        stored,
+        forwards.site.stack_id if row.holder.store is None else 0,
+        [
+            f"Held by {names.referrer(row.holder.names[0])}.",
+            f"Autograd keeps the activations of {calls} calls, and no backward has followed them.",
+        ],
+        [
+            f"What helps: store values without their graphs, such as `.detach()` of what goes into {name}, or run"
+            f" {line} under torch.no_grad()."
+        ],
+    )
+
+
+def _describe_held(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    row = failure.program.holder
+    assert row is not None, "this cause requires a holder"
+    name = quote(names.referrer(row.holder.name))
+    holder = row.holder
+    line, stack = _largest_site(failure)
+    if holder.store is not None:
+        line, stack = _site_of(holder.store), 0
+    remedy = cure_holder(holder, SURVIVORS, failure.device, names)
+    return CauseText(
+        f"{name} keeps {_with_share(row.bytes, failure)}",
+        line,
+        stack,
+        [f"Held by {names.referrer(holder.names[0])}.", *_list_roles(failure)],
+        [f"What helps: {remedy[:1].lower() if remedy[1:2].islower() else remedy[:1]}{remedy[1:]}"],
+    )
+
+
+def _site_of(frame: Frame) -> Site:
+    return Site(frame.filename, frame.line, frame.function, frame.source, True)
+
+
+def _describe_vmap(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    site = failure.program.vmap
+    assert site is not None, "this cause requires a call of vmap"
+    return CauseText(
+        f"torch.func.vmap computes all samples at once at {names.site(site.site)}: {_with_share(site.bytes, failure)}",
+        site.site,
+        site.stack_id,
+        ["Gradients of single samples take as much as the parameters, for each sample.", *_list_roles(failure)],
+        [
+            "What helps: a part of the batch at a time, and keep only its sum (`vmap(..., chunk_size=...)` bounds what"
+            " a call needs, not its results); gradients of fewer parameters."
+        ],
+    )
+
+
+def _describe_former_training(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    former = failure.program.former_training
+    assert former is not None, "this cause requires a former training"
+    state = "Gradients and optimizer state" if former.state_bytes else "Gradients"
+    holder = former.holder
+    held = "" if holder is None else f", in {quote(names.referrer(holder.name))},"
+    site, stack = former.site.site, former.site.stack_id
+    if holder is not None and holder.store is not None:
+        site, stack = _site_of(holder.store), 0
+    return CauseText(
+        f"{state} of a former training{held} are still live: {_with_share(former.bytes, failure)}",
+        site,
+        stack,
+        [
+            f"They are older than the parameters from {names.site(former.later.site)}, and have not changed since.",
+            *_list_roles(failure),
+        ],
+        [
+            "What helps: when a model is trained, del its optimizer, also in what is kept of the stage, and call"
+            " `zero_grad(set_to_none=True)`; or del the model, if it is done."
+        ],
+    )
+
+
 def _largest_site(failure: OutOfMemory) -> tuple[Site, int]:
     """Return the line with the most live bytes, and its stack; that of the request if nothing is live."""
     if not failure.top_sites:
@@ -271,9 +357,6 @@ def _describe_optimizer_state(failure: OutOfMemory, names: SiteNames) -> CauseTe
         "an optimizer with less state (SGD, Adafactor, 8-bit Adam), sharding it over devices (ZeroRedundancyOptimizer,"
         " FSDP), lower precision, or a smaller model"
     )
-    if program.in_foreach:
-        why.append("The request is a temporary copy of the foreach implementation.")
-        remedies = f"foreach=False or fused=True, which need no such copies; {remedies}"
     which, beside = "the optimizer's state in its first step", ""
     if earlier:
         which = "the state of an optimizer for parameters that had none"
@@ -292,15 +375,19 @@ def _describe_optimizer_state(failure: OutOfMemory, names: SiteNames) -> CauseTe
 
 
 def _describe_optimizer_step(failure: OutOfMemory, names: SiteNames) -> CauseText:
-    size = units.size(failure.requested_bytes)
+    copies = failure.program.step_copies_bytes
+    size = (
+        f"{units.size(copies)} so far" if copies else f"{failure.device} refused {units.size(failure.requested_bytes)}"
+    )
     return CauseText(
-        f"{names.site(failure.site)} needs temporary memory in the optimizer's step: {failure.device} refused {size}",
+        f"{names.site(failure.site)} makes temporary copies in the optimizer's step, beside weights, gradients and"
+        f" state: {size}",
         failure.site,
         failure.request.stack_id,
         [_describe_usage(failure), *_list_roles(failure)],
         [
-            "What helps: foreach=False or fused=True in the optimizer, which need no temporary copies; or"
-            " del activations and outputs before the step."
+            "What helps: foreach=False or fused=True in the optimizer, which make no such copies; or del activations"
+            " and outputs before the step."
         ],
     )
 
@@ -520,8 +607,12 @@ def _list_lines(sites: tuple[SiteBytes, ...], names: SiteNames) -> list[str]:
 _DESCRIBE: dict[str, Callable[[OutOfMemory, SiteNames], CauseText]] = {
     causes.KEPT_EXCEPTION: _describe_exception,
     causes.AUTOCAST_CACHE: _describe_autocast,
+    causes.CARRIED_GRAPH: _describe_carried_graph,
     causes.NO_BACKWARD: _describe_no_backward,
     causes.MANY_FORWARDS: _describe_many_forwards,
+    causes.VMAP: _describe_vmap,
+    causes.HELD: _describe_held,
+    causes.FORMER_TRAINING: _describe_former_training,
     causes.MANY_MODELS: _describe_many_models,
     causes.CHECKPOINT: _describe_checkpoint,
     causes.OPTIMIZER_STATE: _describe_optimizer_state,

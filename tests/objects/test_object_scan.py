@@ -6,9 +6,12 @@ import ctypes
 import functools
 import gc
 import inspect
+import queue
 import sys
+import threading
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import leak_cases_serving
@@ -17,6 +20,7 @@ import torch
 from leak_corpus import LEAKING, cases
 
 from pytorch_alloctrace.objects import object_scan
+from pytorch_alloctrace.objects.chains import THREAD
 from pytorch_alloctrace.objects.graphs import load_reader
 from pytorch_alloctrace.objects.groups import Group
 from pytorch_alloctrace.objects.object_scan import scan_objects
@@ -42,6 +46,35 @@ EXPECTED = {
 def first_group() -> Group:
     assert not load_reader()
     return scan_objects(10.0).groups[0]
+
+
+class Producer:
+    """Thread that has filled a queue, and ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.queue: queue.Queue[torch.Tensor] = queue.Queue(maxsize=12)
+        self.has_filled, self.stop = threading.Event(), threading.Event()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        for _ in range(12):
+            self.queue.put(torch.ones(64))
+        self.has_filled.set()
+        self.stop.wait()
+
+
+def test_queue_of_a_running_thread_is_named_by_the_object_of_the_thread() -> None:
+    producer = Producer()
+    producer.has_filled.wait()
+    stop = producer.stop
+    del producer
+
+    group = next(group for group in scan_objects(10.0).groups if group.chain.through == THREAD)
+    stop.set()
+
+    assert str(group) == "Producer.queue.queue (deque of 12), of a thread that has not ended"
+    line = Path(__file__).read_text().partition("self.queue.put(")[0].count("\n") + 1
+    assert (group.chain.store.function, group.chain.store.line) == ("Producer._run", line)
 
 
 def test_exception_is_named_instead_of_the_fullest_container_in_its_traceback() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import sys
 import tempfile
 import threading
@@ -169,6 +170,45 @@ def inference_without_no_grad() -> None:
         results.append(model(x).mean())  # CHANGE
 
 
+def running_mean_with_its_graph() -> None:
+    class Statistics:
+        def __init__(self) -> None:
+            self.mean = torch.zeros((), device=DEVICE)
+
+        def update(self, value: torch.Tensor) -> None:
+            self.mean = 0.9 * self.mean + 0.1 * value  # CHANGE
+
+    model, statistics = make_layers(8, 1024).to(DEVICE), Statistics()
+    while True:
+        statistics.update(model(torch.empty(2048, 1024, device=DEVICE)).mean())
+
+
+def gradients_of_single_samples() -> None:
+    model = make_layers(4, 1024).to(DEVICE)
+
+    def loss(parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(model, parameters, (x,)).mean()
+
+    gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))
+    gradients(dict(model.named_parameters()), torch.empty(200, 1024, device=DEVICE))  # CHANGE
+
+
+def former_model_in_the_cache_of_a_method() -> None:
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = make_layers(70, 2048).to(DEVICE)
+
+        @functools.lru_cache(maxsize=4)  # CHANGE  # noqa: B019
+        def positions(self, length: int) -> torch.Tensor:
+            return torch.zeros(length, device=DEVICE)
+
+    for _ in range(2):
+        encoder = Encoder()
+        encoder.positions(64)
+        del encoder
+
+
 def losses_are_added_up() -> None:
     model = make_layers(8, 1024).to(DEVICE)
     optimizer = torch.optim.SGD(model.parameters())
@@ -239,16 +279,23 @@ def first_step_of_adam() -> None:
     optimizer.step()  # CHANGE
 
 
+def copies_in_a_step_of_adam() -> None:
+    model = make_layers(21, 2048).to(DEVICE)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.empty(16, 2048, device=DEVICE)).mean().backward()
+    optimizer.step()  # CHANGE
+
+
 def optimizer_of_a_second_stage() -> None:
     stages = []
     for layers, width in ((32, 1024), (22, 2048)):
         model = make_layers(layers, width).to(DEVICE)
         optimizer = torch.optim.Adam(model.parameters())
-        stages.append((model, optimizer))
+        stages.append((model, optimizer))  # CHANGE
         for _ in range(3):
             optimizer.zero_grad()
             model(torch.empty(16, width, device=DEVICE)).mean().backward()
-            optimizer.step()  # CHANGE
+            optimizer.step()
 
 
 def copies_of_the_model() -> None:

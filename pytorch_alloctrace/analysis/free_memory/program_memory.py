@@ -12,19 +12,24 @@ The cause is the first that applies. *Usable* is the limit of the process, else 
 exception                      tracebacks of earlier exceptions held a quarter of the usable bytes at an object scan,
                                and most of it is still live
 autocast's cache               a region of autocast that spans many iterations (see `autocast_cache`) holds a quarter
+carried graph                  as forward without backward, and an attribute or global variable holds half of these
+                               activations through its autograd graph
 forward without backward       activations hold a quarter of the usable bytes, and the line that called the model has
                                called it twice or more for new inputs, or each module three times with other work
                                between, and backward never evaluated nodes of that line
 many forwards before backward  likewise, but backward has evaluated nodes of that line; since then, the line has called
                                the model at least twice as often as before earlier passes of backward, or each module
                                three times, with other work between
+vmap                           calls of torch.func.vmap by one line made half of the live bytes
+held                           a cache of a function (lru_cache), or threads that have not ended, hold a quarter
 many models                    one line made three models or more, in a loop that also calls a model; their weights hold
                                a tenth
 checkpoint on the device       blocks of torch.load or safetensors with the sizes of the model's hold a tenth
 copies of the model            other lines, or the same line after backward, hold blocks with the sizes of the model's:
                                a quarter, or a tenth if a copy is younger than a pass of backward
+former training                gradients and optimizer state older than the parameters of a later model hold a tenth
 optimizer state                an optimizer made the request, for its state or while no block of an optimizer is older
-                               than the last pass
+                               than the last pass, but not for a copy of the foreach implementation
 optimizer step                 an optimizer made the request
 large request                  the request needs a quarter, and is neither activation nor inference; or it has the size
                                of a broadcast of two vectors, or is in the code of an attention
@@ -48,11 +53,13 @@ from ...reading.positions import Range
 from ...reading.recorded import Held, RecordedTrace
 from ...reading.sites import Frame, Site, SiteBytes, sites_of_blocks, top_sites
 from ...reading.table import Table
-from ..leaks.leak import EXCEPTION
+from ..leaks.leak import EXCEPTION, GRAPH, THREAD, Holder
 from ..leaks.loops import LoopIndex
-from ..leaks.referrers import MIN_SHARE, estimate_share
+from ..leaks.referrers import MIN_SHARE, estimate_share, find_step, make_holder
 from ..usage.composition import FORWARD as FORWARD_PHASE
 from ..usage.composition import OPTIMIZER as OPTIMIZER_PHASE
+from ..usage.held_memory import list_rows
+from ..usage.held_rows import HeldRow
 from ..usage.roles import ModelOrigin, find_model_origin
 from .autocast_cache import AutocastMemory, find_autocast_memory
 from .failed_allocations import FailedAllocation, find_failed_allocations
@@ -68,6 +75,10 @@ from .forwards import Forwards as Forwards
 
 KEPT_EXCEPTION = "exception"
 AUTOCAST_CACHE = "autocast's cache"
+CARRIED_GRAPH = "carried graph"
+VMAP = "vmap"
+HELD = "held"
+FORMER_TRAINING = "former training"
 MANY_MODELS = "many models"
 CHECKPOINT = "checkpoint on the device"
 OPTIMIZER_STATE = "optimizer state"
@@ -75,7 +86,8 @@ OPTIMIZER_STEP = "optimizer step"
 LARGE_REQUEST = "large request"
 COPIES = "copies of the model"
 CAUSES = (
-    *(KEPT_EXCEPTION, AUTOCAST_CACHE, NO_BACKWARD, MANY_FORWARDS, MANY_MODELS, CHECKPOINT),
+    *(KEPT_EXCEPTION, AUTOCAST_CACHE, CARRIED_GRAPH, NO_BACKWARD, MANY_FORWARDS),
+    *(VMAP, HELD, MANY_MODELS, CHECKPOINT, FORMER_TRAINING),
     *(OPTIMIZER_STATE, OPTIMIZER_STEP, LARGE_REQUEST, COPIES, *USES),
 )
 HUGE_SHARE = 0.5
@@ -98,6 +110,9 @@ _COPY = re.compile(r"[/\\](copy|torch[/\\]nn[/\\]modules[/\\]module)\.py$")
 _COPY_FUNCTIONS = ("deepcopy", "_apply")
 _ATTENTION = re.compile(r"attention|attn|attend", re.IGNORECASE)
 _FUSED_ATTENTION = "scaled_dot_product"
+_VMAP = re.compile(r"[/\\]torch[/\\]_functorch[/\\]vmap\.py$")
+_CACHE_ENTRY = "(...)"
+"""In the name of a holder: an entry of an lru_cache."""
 _FOREACH = "_multi_tensor_"
 _INIT_STATE = "_init_group"
 """Function of torch's optimizers that makes the state of parameters."""
@@ -120,6 +135,24 @@ class MadeModels:
 
 
 @dataclass(frozen=True)
+class FormerTraining:
+    """Gradients and optimizer state of a model that are older than the parameters of a later model."""
+
+    gradient_bytes: int
+    state_bytes: int
+    site: SiteBytes
+    """Line with the most of these bytes."""
+    holder: Holder | None
+    """What held most of the state at the object scan of the failure; None if unknown."""
+    later: SiteBytes
+    """Line with the most parameters of the later model."""
+
+    @property
+    def bytes(self) -> int:
+        return self.gradient_bytes + self.state_bytes
+
+
+@dataclass(frozen=True)
 class ProgramMemory:
     """Live memory at a failed allocation by use. Requested bytes."""
 
@@ -137,10 +170,12 @@ class ProgramMemory:
     """True if an optimizer made the request."""
     is_first_step: bool
     """True if the request is for the state of an optimizer, or no block of any is older than the last backward."""
-    earlier_optimizer_bytes: int
-    """Bytes of optimizers that are older than the last pass of backward."""
     in_foreach: bool
     """True if the foreach implementation of an optimizer made the request."""
+    earlier_optimizer_bytes: int
+    """Bytes of optimizers that are older than the last pass of backward."""
+    step_copies_bytes: int
+    """Bytes that an optimizer allocated besides its state."""
     forwards: Forwards | None
     """Calls of the model by the line with the most activations; None without a call of a module."""
     models: MadeModels | None
@@ -175,12 +210,23 @@ class ProgramMemory:
     """Object that keeps the exceptions: "finder.failures (dict of 1), local of main() at find.py:61, through ..."."""
     autocast: AutocastMemory | None
     """Copies and weights that autocast kept until its region ended after the failure; None if there are none."""
+    graph_holder: HeldRow | None
+    """Attribute or global variable that held the most through its autograd graph at the object scan of the failure."""
+    holder: HeldRow | None
+    """The same of the caches of functions, and of threads that have not ended."""
+    vmap: SiteBytes | None
+    """Line that called torch.func.vmap, with the live bytes of its calls; None if it has none."""
+    former_training: FormerTraining | None
 
     def cause(self, usable_bytes: int) -> str:
         """Return what filled the memory: one of CAUSES."""
         large = LARGE_SHARE * usable_bytes
         if (cause := self.leading_cause(usable_bytes)) is not None:
             return cause
+        if self.vmap is not None and 2 * self.vmap.bytes >= sum(self.bytes_by_use.values()):
+            return VMAP
+        if self.holder is not None and self.holder.bytes >= large:
+            return HELD
         if self.models is not None and self.models.site.bytes >= MIN_CHECKPOINT_SHARE * usable_bytes:
             return MANY_MODELS
         if self.checkpoints and sum(site.bytes for site in self.checkpoints) >= MIN_CHECKPOINT_SHARE * usable_bytes:
@@ -188,8 +234,11 @@ class ProgramMemory:
         min_copies = (MIN_CHECKPOINT_SHARE if self.has_late_copies else LARGE_SHARE) * usable_bytes
         if self.copies and sum(site.bytes for site in self.copies) >= min_copies:
             return COPIES
+        former = self.former_training
+        if former is not None and former.bytes >= MIN_CHECKPOINT_SHARE * usable_bytes:
+            return FORMER_TRAINING
         if self.in_optimizer:
-            return OPTIMIZER_STATE if self.is_first_step else OPTIMIZER_STEP
+            return OPTIMIZER_STATE if self.is_first_step and not self.in_foreach else OPTIMIZER_STEP
         is_special = self.request_use == KEPT or self.is_attention or self.outer_count
         if self.requested_bytes >= (large if is_special else HUGE_SHARE * usable_bytes):
             return LARGE_REQUEST
@@ -200,12 +249,17 @@ class ProgramMemory:
         return self.bytes_by_use[use] + (self.requested_bytes if use == self.request_use else 0)
 
     def leading_cause(self, usable_bytes: int) -> str | None:
-        """Return KEPT_EXCEPTION, AUTOCAST_CACHE, NO_BACKWARD or MANY_FORWARDS if one is the cause, else None."""
+        """Return the cause if it may also look like a leak: KEPT_EXCEPTION to MANY_FORWARDS in CAUSES; else None."""
         if self.exception_bytes >= LARGE_SHARE * usable_bytes:
             return KEPT_EXCEPTION
         if self.autocast is not None and self.autocast.bytes >= LARGE_SHARE * usable_bytes:
             return AUTOCAST_CACHE
-        return None if self.forwards is None else self.forwards.find_cause(usable_bytes)
+        if self.forwards is None:
+            return None
+        cause = self.forwards.find_cause(usable_bytes)
+        if cause == NO_BACKWARD and self.graph_holder is not None:
+            return CARRIED_GRAPH if 2 * self.graph_holder.bytes >= self.forwards.site.bytes else cause
+        return cause
 
 
 def read_program_memory(trace: RecordedTrace, request: FailedAllocation, live: Table) -> ProgramMemory:
@@ -244,6 +298,8 @@ class _MemoryReader(ForwardReader):
         is_of_request = total_lines == self._lines[self._request_stack]
         frames = self._frames(self._request_stack)[:_INNERMOST_FRAMES]
         earlier_state = self._of_optimizer & (self._live["alloc_seq"] < last_pass)
+        copies_of_step = self._of_optimizer & ~self._has_role("optimizer state")
+        held = self._list_held()
         return ProgramMemory(
             bytes_by_use={use: int(self._bytes[rows].sum()) for use, rows in self._uses.items()},
             sites_by_use=sites,
@@ -251,8 +307,9 @@ class _MemoryReader(ForwardReader):
             requested_bytes=request.requested_bytes,
             request_use=self._find_use_of_request(),
             in_optimizer=self._is_in_optimizer,
-            in_foreach=self._is_in_optimizer and any(frame.name.startswith(_FOREACH) for frame in frames),
+            step_copies_bytes=int(self._bytes[copies_of_step].sum()),
             is_first_step=not earlier_state.any() or any(frame.name == _INIT_STATE for frame in frames),
+            in_foreach=self._is_in_optimizer and any(frame.name.startswith(_FOREACH) for frame in frames),
             earlier_optimizer_bytes=int(self._bytes[earlier_state].sum()),
             forwards=None if live_forwards is None else live_forwards.forwards,
             models=self._find_made_models(),
@@ -273,6 +330,59 @@ class _MemoryReader(ForwardReader):
             exception_bytes=exception_bytes,
             exception_holder=exception_holder,
             autocast=find_autocast_memory(self._trace, request.device, request.seq, self._live),
+            graph_holder=next((row for row in held if _carries_graph(row.holder)), None),
+            holder=next((row for row in held if _is_forgotten(row.holder)), None),
+            vmap=self._find_vmap(),
+            former_training=self._find_former_training(),
+        )
+
+    def _list_held(self) -> tuple[HeldRow, ...]:
+        """Return what held the live blocks at the object scan of the failure, the most bytes first."""
+        scan = self._find_scan_of_failure()
+        held = [held for held in self._trace.held if held.event == scan and len(held.addresses)]
+        return list_rows(self._trace, held, self._live, int(self._bytes.sum()), has_all=False)
+
+    def _find_vmap(self) -> SiteBytes | None:
+        """Return the line that called torch.func.vmap for the most live bytes, if any, with these.
+
+        The backward of its gradients has blocks without a line.
+        """
+        calls = self._stacks.outermost(self._stacks.ends_in(lambda filename, _: _VMAP.search(filename) is not None))
+        lines = np.where(calls > 0, self._lines[self._stacks.parent[calls]], -1)
+        live_lines = lines[self._live["stack_id"]]
+        of_vmap = live_lines >= 0
+        if not of_vmap.any():
+            return None
+        candidates, numbers = np.unique(live_lines[of_vmap], return_inverse=True)
+        rows = live_lines == candidates[np.bincount(numbers.reshape(-1), self._bytes[of_vmap]).argmax()]
+        caller = int(self._stacks.parent[calls[int(self._live["stack_id"][rows][0])]])
+        is_later = self._live["alloc_seq"] > self._live["alloc_seq"][rows].min()
+        rows |= is_later & self._of_backward & ~self._is_true_of_stack(self._stacks.has_frames)
+        return SiteBytes(Site.of_stack(self._stacks, caller), int(self._bytes[rows].sum()), int(rows.sum()), caller)
+
+    def _find_former_training(self) -> FormerTraining | None:
+        """Return what is left of the training of a model if a later one has run, and none trained the former since.
+
+        Gradients that are older than parameters, though a pass of backward has followed these.
+        """
+        alloc_seq = self._live["alloc_seq"]
+        is_gradient, is_parameter = self._has_role("gradient"), self._has_role("parameter")
+        if not is_gradient.any():
+            return None
+        later = is_parameter & (alloc_seq > alloc_seq[is_gradient].min())
+        if not later.any():
+            return None
+        begin = alloc_seq[later].min()
+        gradients, state = is_gradient & (alloc_seq < begin), self._of_optimizer & (alloc_seq < begin)
+        [site] = self._top_sites(gradients | state, top=1)
+        [later_site] = self._top_sites(later, top=1)
+        held = self._find_held(self._live["address"][state])
+        return FormerTraining(
+            int(self._bytes[gradients].sum()),
+            int(self._bytes[state].sum()),
+            site,
+            None if held is None else make_holder(self._trace, [held], find_step(self._trace, held.event), 1.0),
+            later_site,
         )
 
     @property
@@ -333,20 +443,21 @@ class _MemoryReader(ForwardReader):
             has_call = np.searchsorted(calls, begins) > np.searchsorted(calls, ends)
             if len(firsts) >= MIN_MODELS and 2 * int(has_call.sum()) >= len(has_call):
                 size, site = int(self._bytes[rows].sum()), Site.of_stack(self._stacks, maker)
-                holder = self._find_holder(self._live["address"][rows])
+                held = self._find_held(self._live["address"][rows])
+                holder = "" if held is None else held.holder
                 return MadeModels(SiteBytes(site, size, int(rows.sum()), maker), len(firsts), holder)
         return None
 
-    def _find_holder(self, addresses: npt.NDArray[Any]) -> str:
-        """Return what held most of these blocks at the failure; "" if unknown."""
+    def _find_held(self, addresses: npt.NDArray[Any]) -> Held | None:
+        """Return what held most of these blocks at the object scan of the failure, if known."""
         scan = self._find_scan_of_failure()
-        shares = {
-            held.holder: estimate_share(addresses, held)[1]
+        shares = [
+            (estimate_share(addresses, held)[1], held)
             for held in self._trace.held
             if held.event == scan and len(held.addresses)
-        }
-        holder = max(shares, key=shares.__getitem__, default="")
-        return holder if shares.get(holder, 0) > MIN_SHARE else ""
+        ]
+        share, held = max(shares, key=lambda item: item[0], default=(0.0, None))
+        return held if share > MIN_SHARE else None
 
     def _find_scan_of_failure(self) -> int:
         """Return the event of the last object scan before the failed request's thread went on."""
@@ -458,6 +569,17 @@ class _MemoryReader(ForwardReader):
                 if size % item == 0 and 0 <= self._request.requested_bytes - outer < MIN_BLOCK_SIZE and outer > size:
                     return size // item
         return 0
+
+
+def _carries_graph(holder: Holder) -> bool:
+    """Return whether an attribute or global variable leads to the memory through its graph: no call will free it."""
+    return holder.through == GRAPH and (holder.scope == "global" or "." in holder.name)
+
+
+def _is_forgotten(holder: Holder) -> bool:
+    """Return whether a cache of a function or a thread leads to the memory."""
+    is_cache = _CACHE_ENTRY in holder.name or any(container.type == "lru_cache" for container in holder.containers)
+    return is_cache or holder.through == THREAD
 
 
 def _mentions_attention(places: Sequence[Frame] | Sequence[Site]) -> bool:

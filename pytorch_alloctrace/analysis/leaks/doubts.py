@@ -391,11 +391,13 @@ class DoubtFinder:
 
     def _find_one_call(self, leak: Leak) -> Frame | None:
         if leak.holder is not None:
-            if leak.holder.event > self._clock.judged_at + 1:
-                return None  # by then, the call may have returned the blocks
             if not _VARIABLE.fullmatch(leak.holder.path):
                 return None  # an attribute: its object may be older than the call
             function = leak.holder.function
+            if leak.holder.event > self._clock.judged_at + 1 and (
+                leak.holder.through in GRAPHS or function not in self._list_calls(leak)
+            ):
+                return None  # by then, the call may have returned the blocks
             if not function or _is_main(function) or function in self._functions_with_steps:
                 return None
             if self._came_again(leak, function):
@@ -409,6 +411,11 @@ class DoubtFinder:
         if _is_main(function) or (function == loop.function and function != leak.line.function):
             return None
         return dataclasses.replace(loop, function=function)
+
+    def _list_calls(self, leak: Leak) -> list[str]:
+        """Return the functions on the stack of a leak, as object scans write them."""
+        stacks = self._trace.stacks
+        return [_strip_scopes(stacks.frame(node).function) for node in self._loops.calls(leak.stack_ids[0])]
 
     def _came_again(self, leak: Leak, function: str) -> bool:
         """Return whether a call of a function, on the stack of a leak, is in a loop of another function."""

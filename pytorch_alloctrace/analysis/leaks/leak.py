@@ -21,6 +21,7 @@ GRAPH = "autograd graph"
 GRADIENT = "gradient"
 GRAPHS = (GRADIENT, GRAPH)
 EXCEPTION = "exception"
+THREAD = "thread"
 AUTOCAST = "autocast"
 """Value of `Holder.through`."""
 ADDITION = "addition"
@@ -110,8 +111,9 @@ class Holder:
     """References on the path besides attributes and containers: "ctx" (a reference cycle through the `ctx` of a
     `torch.autograd.Function`), "tensor hook" (a cycle through a hook of the tensor), "exception" (its traceback),
     "gradient" (the graph of a gradient), "autograd graph", "finalizer" (arguments of `weakref.finalize`), "hook",
-    "default value", "partial", "generator" (or another suspended function), "closure", "thread-local", "autocast" (its
-    cache), "cycle" (another reference cycle); of several, the first in this order. "" if nothing."""
+    "default value", "partial", "generator" (or another suspended function), "closure", "thread-local", "thread" (one
+    that has not ended), "autocast" (its cache), "cycle" (another reference cycle); of several, the first in this
+    order. "" if nothing."""
     containers: tuple[HeldContainer, ...] = ()
     """Containers on the path, outermost first."""
     store_kind: str = ""

@@ -97,7 +97,7 @@ def find_held_memory(trace: RecordedTrace, at: Position | None, device: str | No
         (time_ns - trace.begin_ns) / 1e9,
         (time_ns - trace.time_ns(position, device=peak.device)) / 1e9,
         live_bytes,
-        _list_rows(trace, scans[event], live, live_bytes),
+        list_rows(trace, scans[event], live, live_bytes),
         unheld_sites,
         peak,
     )
@@ -130,7 +130,7 @@ def find_peak_holder(trace: RecordedTrace, device: str, peak: Peak, shares: Role
     is_same = at_scan["alloc_seq"][in_scan] == at_peak["alloc_seq"][in_peak]
     both = at_peak.take(np.sort(in_peak[is_same]))
     both = both.take(~np.isin(both["role"], [ROLES.index(role) for role in _EXPLAINED_ROLES]))
-    rows = _list_rows(trace, scans[event], both, total, has_all=False)
+    rows = list_rows(trace, scans[event], both, total, has_all=False)
     return rows[0] if rows and rows[0].bytes >= MIN_PEAK_SHARE * total else None
 
 
@@ -149,7 +149,7 @@ def _select_scan(trace: RecordedTrace, scans: Iterable[int], target: int) -> int
     return min(readable_scans, key=lambda event: abs(event - target), default=None)
 
 
-def _list_rows(
+def list_rows(
     trace: RecordedTrace, scan: Sequence[Held], live: Table, total: int, *, has_all: bool = True
 ) -> tuple[HeldRow, ...]:
     """Return the objects of a scan that hold some of the live blocks, similar ones merged, the most bytes first.
