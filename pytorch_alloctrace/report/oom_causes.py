@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from ..analysis.free_memory import program_memory as causes
 from ..analysis.free_memory.oom import FRAGMENTED, TOO_LARGE, OutOfMemory
 from ..analysis.free_memory.program_memory import Forwards
-from ..analysis.leaks.leak import GRAPH, SURVIVORS, Leak
+from ..analysis.leaks.leak import GRAPH, SURVIVORS, Holder, Leak
 from ..analysis.usage.operations import find_operation
 from ..analysis.usage.peak import ROUNDING, find_square
-from ..reading.sites import Frame, Site, SiteBytes
+from ..reading.sites import Site, SiteBytes
 from . import units
 from .cures import (
     AUTOCAST_CURE,
@@ -129,14 +129,16 @@ def _with_share(size: int, failure: OutOfMemory) -> str:
 
 def _describe_exception(failure: OutOfMemory, names: SiteNames) -> CauseText:
     program = failure.program
-    line, stack = _largest_site(failure)
-    match = _IN_TRACEBACK.search(program.exception_holder)
+    holder = program.exception_holder
+    assert holder is not None, "this cause requires a holder"
+    line, stack = _line_to_change(holder, *_largest_site(failure))
+    match = _IN_TRACEBACK.search(holder.names[0])
     name = "" if match is None else f", in `{names.referrer(match[1])}`,"
     return CauseText(
         f"Exceptions that the program keeps hold {_with_share(program.exception_bytes, failure)}",
         line,
         stack,
-        [f"Held by {names.referrer(program.exception_holder)}.", *_list_roles(failure)],
+        [f"Held by {names.referrer(holder.names[0])}.", *_list_roles(failure)],
         [
             f"What helps: the traceback of an exception{name} keeps the local variables of all its frames. Keep"
             " `str(error)`, or call `traceback.clear_frames(error.__traceback__)`, and try again outside of the"
@@ -164,11 +166,11 @@ def _describe_carried_graph(failure: OutOfMemory, names: SiteNames) -> CauseText
     forwards = _forwards(failure)
     calls = units.number(max(forwards.count, forwards.call_count))
     line = names.site(forwards.site.site)
-    stored = forwards.site.site if row.holder.store is None else _site_of(row.holder.store)
+    stored, stack = _line_to_change(row.holder, forwards.site.site, forwards.site.stack_id)
     return CauseText(
         f"{name} carries the graphs of all calls of {line}: {_with_share(row.bytes, failure)}",
         stored,
-        forwards.site.stack_id if row.holder.store is None else 0,
+        stack,
         [
             f"Held by {names.referrer(row.holder.names[0])}.",
             f"Autograd keeps the activations of {calls} calls, and no backward has followed them.",
@@ -185,9 +187,7 @@ def _describe_held(failure: OutOfMemory, names: SiteNames) -> CauseText:
     assert row is not None, "this cause requires a holder"
     name = quote(names.referrer(row.holder.name))
     holder = row.holder
-    line, stack = _largest_site(failure)
-    if holder.store is not None:
-        line, stack = _site_of(holder.store), 0
+    line, stack = _line_to_change(holder, *_largest_site(failure))
     remedy = cure_holder(holder, SURVIVORS, failure.device, names)
     return CauseText(
         f"{name} keeps {_with_share(row.bytes, failure)}",
@@ -198,8 +198,10 @@ def _describe_held(failure: OutOfMemory, names: SiteNames) -> CauseText:
     )
 
 
-def _site_of(frame: Frame) -> Site:
-    return Site(frame.filename, frame.line, frame.function, frame.source, True)
+def _line_to_change(holder: Holder | None, site: Site, stack: int) -> tuple[Site, int]:
+    """Return the line that stores into a holder, without a stack; if it is unknown, the given site and its stack."""
+    store = None if holder is None else holder.store
+    return (site, stack) if store is None else (Site(store.filename, store.line, store.function, store.source, True), 0)
 
 
 def _describe_vmap(failure: OutOfMemory, names: SiteNames) -> CauseText:
@@ -223,9 +225,7 @@ def _describe_former_training(failure: OutOfMemory, names: SiteNames) -> CauseTe
     state = "Gradients and optimizer state" if former.state_bytes else "Gradients"
     holder = former.holder
     held = "" if holder is None else f", in {quote(names.referrer(holder.name))},"
-    site, stack = former.site.site, former.site.stack_id
-    if holder is not None and holder.store is not None:
-        site, stack = _site_of(holder.store), 0
+    site, stack = _line_to_change(holder, former.site.site, former.site.stack_id)
     return CauseText(
         f"{state} of a former training{held} are still live: {_with_share(former.bytes, failure)}",
         site,

@@ -206,7 +206,7 @@ class ProgramMemory:
     """True if backward has evaluated a node, or may have before the events that were examined."""
     exception_bytes: int
     """Bytes that tracebacks of exceptions hold, of an object scan."""
-    exception_holder: str
+    exception_holder: Holder | None
     """Object that keeps the exceptions: "finder.failures (dict of 1), local of main() at find.py:61, through ..."."""
     autocast: AutocastMemory | None
     """Copies and weights that autocast kept until its region ended after the failure; None if there are none."""
@@ -381,7 +381,7 @@ class _MemoryReader(ForwardReader):
             int(self._bytes[gradients].sum()),
             int(self._bytes[state].sum()),
             site,
-            None if held is None else make_holder(self._trace, [held], find_step(self._trace, held.event), 1.0),
+            self._make_holder(held),
             later_site,
         )
 
@@ -459,6 +459,9 @@ class _MemoryReader(ForwardReader):
         share, held = max(shares, key=lambda item: item[0], default=(0.0, None))
         return held if share > MIN_SHARE else None
 
+    def _make_holder(self, held: Held | None) -> Holder | None:
+        return None if held is None else make_holder(self._trace, [held], find_step(self._trace, held.event), 1.0)
+
     def _find_scan_of_failure(self) -> int:
         """Return the event of the last object scan before the failed request's thread went on."""
         request = self._request
@@ -535,7 +538,7 @@ class _MemoryReader(ForwardReader):
         common_sizes = expected & Counter(self._bytes[rows].tolist())
         return sum(common_sizes.values()) >= MIN_COMMON_SHARE * sum(expected.values())
 
-    def _find_exceptions(self) -> tuple[int, str]:
+    def _find_exceptions(self) -> tuple[int, Holder | None]:
         """Return the bytes that earlier exceptions held at an object scan and still hold, and what keeps them.
 
         The last scan before the failure counts. The scan at the failure also finds its own exception: there, only
@@ -548,7 +551,7 @@ class _MemoryReader(ForwardReader):
         alive = self._find_held_by_exceptions(last_scan, alloc_seq < last_scan)
         alive = alive or self._find_held_by_exceptions(scan_of_failure, self._uses[ACTIVATIONS] & (alloc_seq < earlier))
         shortest = min(alive, key=lambda held: len(held.name), default=None)
-        return sum(alive.values()), "" if shortest is None else shortest.holder
+        return sum(alive.values()), self._make_holder(shortest)
 
     def _find_held_by_exceptions(self, scan: int, rows: _Mask) -> dict[Held, int]:
         """Return what exceptions held at a scan, if that is mostly live blocks of a mask, with the bytes of these."""
