@@ -47,6 +47,7 @@ from .usage.peak import find_square
 from .usage.roles import ModelOrigin, RoleShares, find_model_origin, roles_before
 from .walk import Visit, Walk
 
+_OPTIMIZER_FILE = "torch/optim/optimizer.py"
 MIN_ACTIVATION_SHARE, MIN_ROLE_SHARE = 0.5, 0.4
 """Minimum share of the live bytes of a device for activations to be the cause of a peak, and for another role."""
 
@@ -440,7 +441,7 @@ def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None,
         step=None if event is None else trace.positions.step_at(event),
         sites=top_lines,
         are_loaded=tuple(is_loaded(_frames_of(trace, site.stack_id)) for site in top_lines),
-        operations=tuple(find_operation(site.site, _frames_of(trace, site.stack_id)) for site in top_lines),
+        operations=tuple(_find_operation(trace, site, memory.stacks) for site in top_lines),
         package_lines=tuple(
             find_package_lines(trace.stacks, memory.stacks, site.stack_id, total)
             if site.bytes >= WORTH_OPENING * total
@@ -467,6 +468,17 @@ def _find_all_pairs(stacks: Table, total: int) -> AllPairs | None:
             pairs_of[square] = AllPairs(*square, pairs.bytes + size, pairs.blocks + blocks)
     largest = max(pairs_of.values(), key=lambda pairs: pairs.bytes, default=None)
     return largest if largest is not None and largest.bytes >= MIN_PAIRS_SHARE * total else None
+
+
+def _find_operation(trace: RecordedTrace, site: SiteBytes, stacks: Table) -> Operation | None:
+    """Return the operation of a line, by its stack with the most bytes; of an optimizer's step, by any stack."""
+    frames = _frames_of(trace, site.stack_id)
+    if any(frame.filename.endswith(_OPTIMIZER_FILE) for frame in frames):
+        lines = trace.stacks.group("line")
+        of_line = stacks["stack_id"][lines[stacks["stack_id"]] == lines[site.stack_id]].tolist()
+        operations = (find_operation(site.site, _frames_of(trace, stack)) for stack in of_line)
+        return next((operation for operation in operations if operation is Operation.STEP), None)
+    return find_operation(site.site, frames)
 
 
 def _frames_of(trace: RecordedTrace, stack_id: int) -> list[Frame]:

@@ -51,6 +51,8 @@ _ROTATIONS = {"ROT_TWO": 2, "ROT_THREE": 3, "ROT_FOUR": 4, "ROT_N": 0}
 _PUSHES_NOTHING = ("DELETE_", "EXTENDED_ARG", "JUMP", "NOP", "NOT_TAKEN", "POP_", "STORE_")
 """Beginnings of the names of instructions after which the top of the stack is an older value."""
 _CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
+_MAX_KEYS = 1024
+"""Maximum number of keys of a dict that are searched for the one of a path."""
 _QUEUE_MODULES = ("queue", "asyncio.queues")
 _NOTEBOOK_CELL = "<ipython-input-"
 """Beginning of the file names of cells before ipykernel 6; later cells have the name of a temporary file."""
@@ -125,6 +127,7 @@ def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadl
     if keeper is None:
         filling = _find_filling(nodes, edges, position, deadline)
         # An attribute of a library's object, such as the state of an optimizer: the container that holds the object.
+        position = _climb_items(edges, position)
         if filling is UNKNOWN and position and _is_library_class(type(nodes[position - 1])):
             outer = [number for number in range(1, position) if edges[number].how is How.ITEM]
             filling = _find_filling(nodes, edges, outer[-1], deadline) if outer else UNKNOWN
@@ -137,12 +140,10 @@ def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadl
 def _find_filling(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadline: float) -> Store:
     """Return the line that assigns a holder or, if it is a container, fills it."""
     # An entry of a container in a container is stored by the line that fills the outermost of them.
-    end = position
-    while position > 1 and edges[position - 1].how is How.ITEM:
-        position -= 1
+    end, position = position, _climb_items(edges, position)
     items = [edge.text for edge in edges[position : end + 1] if edge.how is How.ITEM]
     # A line that has the key of another item fills that one.
-    key = next((text[2:-2] for text in items if text[1:2] in ("'", '"')), "")
+    key = next((text[2:-2] for text in items if text[1:2] in ("'", '"')), "") or _find_key(nodes, edges, end)
     if position > 1 and edges[position - 1].how is How.ATTRIBUTE and _is_queue(nodes[position - 1]):
         position -= 1
     if not position:
@@ -167,6 +168,23 @@ def _find_filling(nodes: Sequence[Any], edges: Sequence[Edge], position: int, de
     else:
         return UNKNOWN
     return _find_in(codes, edge.text, False, holders, key, deadline) or UNKNOWN
+
+
+def _climb_items(edges: Sequence[Edge], position: int) -> int:
+    """Return the position of the outermost of the containers that contain each other, down to a position."""
+    while position > 1 and edges[position - 1].how is How.ITEM:
+        position -= 1
+    return position
+
+
+def _find_key(nodes: Sequence[Any], edges: Sequence[Edge], position: int) -> str:
+    """Return the key of the next object of the path in a dict, if the path was written without it and it is a text."""
+    is_hidden = position + 1 < len(nodes) and edges[position] == Edge(How.ITEM, "[...]")
+    if not is_hidden or not access.is_a(nodes[position], dict) or dict.__len__(nodes[position]) > _MAX_KEYS:
+        return ""
+    return next(
+        (key for key, value in access.items(nodes[position]) if value is nodes[position + 1] and type(key) is str), ""
+    )
 
 
 def _is_queue(obj: object) -> bool:
@@ -329,6 +347,7 @@ def _read_bytecode(code: types.CodeType) -> list[_Access]:
     accesses: list[_Access] = []
     names_by_line: dict[int, set[tuple[str, bool]]] = {}  # names that the line has read, attributes with True
     stack = _Stack()
+    read_keys: dict[int, str] = {}  # by line: the constant key of the last item that it has read
     previous_names = ("", "")
     key = ""  # the constant that the previous instruction has loaded
     line = loop_end = 0
@@ -346,7 +365,10 @@ def _read_bytecode(code: types.CodeType) -> list[_Access]:
             container = stack.peek(-1)
         if container is not None:
             container.kind, container.is_item_store = CALL, opname in _ITEM_STORES
-            container.key = key if container.is_item_store else container.key
+            # `counts["step"] += 1` has loaded the key before it read the item.
+            is_augmented = container.is_item_store and previous_names[1] in ("SWAP", "ROT_THREE")
+            own_key = read_keys.get(line, "") if is_augmented else key
+            container.key = own_key if container.is_item_store else container.key
         item_of = stack.peek(-2) if _is_subscript(instruction) else None
         stack.apply(instruction)
         names = instruction.argval if type(instruction.argval) is tuple else (instruction.argval,)
@@ -364,10 +386,12 @@ def _read_bytecode(code: types.CodeType) -> list[_Access]:
             name_access.kind = (ADDITION if is_sum else UPDATE) if is_read else ASSIGNMENT
             name_access.is_constant = any(previous in ("LOAD_CONST", "LOAD_SMALL_INT") for previous in previous_names)
         if item_of is not None:
+            read_keys[line] = key
             accesses.append(_Access(item_of.name, line, is_in_loop, item_of.is_attribute, key=key, is_nested=True))
             stack.replace_top(accesses[-1])
         constant = code.co_consts[instruction.arg or 0] if opname == "LOAD_CONST" else ""
-        key = constant if type(constant) is str else ""
+        if opname not in _COPIES:
+            key = constant if type(constant) is str else ""
         previous_names = previous_names[1], opname if not _is_subscript(instruction) else ""
     return accesses
 

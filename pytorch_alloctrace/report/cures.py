@@ -28,8 +28,8 @@ _DEFAULT = "the default value of "
 _PLACE = re.compile(r" (in the|of the|of) ")
 """Begin of the place in the name of a holder: "hidden of the suspended client()"."""
 AUTOCAST_CURE = (
-    "What helps: enter and leave `torch.autocast` in each iteration, or pass it `cache_enabled=False`; without "
-    "backward, use `torch.inference_mode()`."
+    "What helps: pass `torch.autocast` `cache_enabled=False`; where nothing is trained, use `torch.inference_mode()` "
+    "or `requires_grad_(False)`; with many models, enter and leave the region for each."
 )
 BACKWARD_EACH = "call backward after each forward, (loss / n).backward() for each micro-batch"
 NO_GRAD = "run this line under torch.no_grad() or torch.inference_mode()"
@@ -38,6 +38,7 @@ NO_GRAD_IN_THREAD = (
     " that enters them"
 )
 SHARE_MODEL = "make one model and share it, also between threads"
+FOREACH_CURE = "foreach=False or fused=True in the optimizer, which make no such copies"
 CURE_BY_OPERATION = {
     Operation.LOSS: "a part of the rows at a time, each with its own backward; and `del` of logits that are no longer "
     "needed",
@@ -49,6 +50,7 @@ CURE_BY_OPERATION = {
     "matching pairs are used, compute only those",
     Operation.JOIN: "reduce each part before it is collected, or collect the parts on the CPU (`.cpu()`)",
     Operation.REPEAT: "`expand`, which copies nothing",
+    Operation.STEP: FOREACH_CURE,
 }
 """Clauses on how a line needs less memory, by its operation."""
 _MAX_VIEW_SHARE = 0.5
@@ -82,6 +84,11 @@ def cure(leak: Leak, names: SiteNames) -> str:
     holder = leak.holder
     if holder is None:
         return _cure_without_holder(leak, names)
+    if leak.are_gradients and not holder.through:
+        return (
+            f"They are gradients of the tensors in {quote(names.referrer(holder.name or holder.path))}, which require "
+            "gradients: call `requires_grad_()` on `.detach()` of each only, or set its `.grad = None` after each use."
+        )
     if leak.kind == GROWING:
         name = quote(names.referrer(holder.name or holder.path))
         return f"Each time, {name} becomes a longer tensor: {_cure_growing(leak)}."

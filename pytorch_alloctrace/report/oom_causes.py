@@ -18,6 +18,7 @@ from .cures import (
     AUTOCAST_CURE,
     BACKWARD_EACH,
     CURE_BY_OPERATION,
+    FOREACH_CURE,
     NO_GRAD,
     NO_GRAD_IN_THREAD,
     SHARE_MODEL,
@@ -385,10 +386,7 @@ def _describe_optimizer_step(failure: OutOfMemory, names: SiteNames) -> CauseTex
         failure.site,
         failure.request.stack_id,
         [_describe_usage(failure), *_list_roles(failure)],
-        [
-            "What helps: foreach=False or fused=True in the optimizer, which make no such copies; or del activations"
-            " and outputs before the step."
-        ],
+        [f"What helps: {FOREACH_CURE}; or del activations and outputs before the step."],
     )
 
 

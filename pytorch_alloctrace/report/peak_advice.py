@@ -17,6 +17,8 @@ from .site_names import SiteNames
 
 _MIN_LOADED_SHARE = 0.25
 """Minimum share of the peak."""
+_MIN_STEP_SHARE = 0.1
+"""Minimum share of the peak of the copies in the step of an optimizer."""
 _MIN_ADVISED_BYTES = 64 << 20
 _OF_LIVE_MEMORY = ("garbage", "autocast", UNUSED_GRAPH, UNUSED_GRADIENTS)
 """Kinds of inefficiencies whose bytes are live blocks."""
@@ -38,6 +40,7 @@ _TITLE_BY_OPERATION = {
     Operation.BROADCAST: "{line} broadcasts tensors to {size}",
     Operation.JOIN: "{line} joins tensors into {size}",
     Operation.REPEAT: "{line} repeats values: {size} of it",
+    Operation.STEP: "{line} makes temporary copies in the optimizer's step: {size} of it",
 }
 
 
@@ -116,6 +119,10 @@ def _advise_on_operation(holding: Holding, names: SiteNames) -> list[str]:
         return []
     # The parts may be of the same line.
     size = min(site.largest_bytes, site.bytes) if operation is Operation.JOIN else site.bytes
+    if operation is Operation.STEP:
+        size -= sum(part.bytes for part in holding.roles.roles if part.role == "optimizer state")
+        if size < max(_MIN_STEP_SHARE * holding.bytes, _MIN_ADVISED_BYTES):
+            return []
     title = _TITLE_BY_OPERATION[operation].format(line=names.site(site.site), size=units.size(size))
     return [f"{title}. What lowers it: {CURE_BY_OPERATION[operation]}."]
 

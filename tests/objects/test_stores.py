@@ -181,6 +181,31 @@ def test_dict_is_stored_by_the_line_that_adds_to_its_items() -> None:
     assert stored_at(sums["loss"]) == ("call", "sums[key] += torch.ones(())")
 
 
+def test_item_is_not_stored_by_a_line_that_counts_another_item() -> None:
+    state: dict[str, Any] = {"step": 0}
+    for _ in range(3):
+        state["step"] += 1
+        state["mean"] = torch.ones(2)
+
+    assert stored_at(state["mean"]) == ("call", 'state["mean"] = torch.ones(2)')
+
+
+def test_container_in_the_state_of_a_library_is_stored_by_the_line_that_keeps_its_object() -> None:
+    stages: list[Any] = []
+    for _ in range(2):
+        parameter = torch.nn.Parameter(torch.ones(2))
+        parameter.grad = torch.ones(2)
+        optimizer = torch.optim.Adam([parameter])
+        optimizer.step()
+        stages.append(optimizer)
+    del optimizer
+
+    assert stored_at(stages[0].state[stages[0].param_groups[0]["params"][0]]["exp_avg"]) == (
+        "call",
+        "stages.append(optimizer)",
+    )
+
+
 def write_log(log: dict[str, list[Any]], name: str, value: torch.Tensor) -> None:
     log[name].append(value)
 

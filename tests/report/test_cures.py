@@ -162,6 +162,7 @@ SEEN = "seen in the closure of <lambda>(), a hook of net[0]"
             holder_of("keys in the closure of f()", "f > keys", "closure"),
             "`keys` in the closure of f() becomes",
         ),
+        (SURVIVORS, holder_of("Loader.queue.queue", "Loader.queue.queue[...]", "thread", DEQUE), "and `join()` it"),
         (GROWING, None, "allocates the larger buffer"),
         (BACKLOG, holder_of("waiting", "waiting[...]", "", DEQUE), "`queue.Queue(maxsize=...)`"),
         (BACKLOG, holder_of("tasks", "tasks[...] > x closed over by f()", "closure", LIST), "Entries of `tasks`"),
@@ -171,6 +172,20 @@ SEEN = "seen in the closure of <lambda>(), a hook of net[0]"
 )
 def test_cure_follows_from_kind_and_holder(kind: str, holder: Holder | None, words: str) -> None:
     assert words in cure(leak_of(kind, holder), SiteNames(""))
+
+
+def test_cure_of_a_cache_of_a_method_names_its_self() -> None:
+    holder = dataclasses.replace(holder_of("Net.mask", "Net.mask(...)[0].layers", ""), scope="class attribute")
+
+    sentence = cure(leak_of(SURVIVORS, holder), SiteNames(""))
+
+    assert "keeps the `self` of each call" in sentence and "`Net.mask.cache_clear()`" in sentence
+
+
+def test_cure_of_gradients_of_kept_tensors_is_to_detach_them() -> None:
+    leak = dataclasses.replace(leak_of(SURVIVORS, holder_of("data", "data[...]", "", LIST)), are_gradients=True)
+
+    assert cure(leak, SiteNames("")).startswith("They are gradients of the tensors in `data`, which require gradients")
 
 
 @pytest.mark.parametrize("reason", NoHolder)

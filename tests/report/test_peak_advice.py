@@ -208,6 +208,13 @@ def test_operation_is_read_from_the_function_of_torch_that_a_line_calls() -> Non
     assert find_operation(site, [own, inner]) is None
 
 
+def test_copies_in_the_step_of_an_optimizer_are_an_operation() -> None:
+    site = Site("train.py", 9, "train", "optimizer.step()", True)
+    inner, own = Frame("_multi_tensor_adam", "adam.py", 3, None), Frame("train", "train.py", 9, None)
+
+    assert find_operation(site, [inner, own]) is Operation.STEP
+
+
 @pytest.mark.parametrize("source", ["loss = F.cross_entropy(model(x), y)", "y = model(x.float())"])
 def test_source_of_a_line_says_nothing_of_a_module_that_it_calls(source: str) -> None:
     site = Site("train.py", 9, "train", source, True)

@@ -86,7 +86,7 @@ _COMPREHENSION = re.compile(r"(\.<locals>\.<\w+>)+$")
 _VARIABLE = re.compile(r"\w+([\[{][^\]}]*[\]}])*")
 _ALLOC = KINDS.index("alloc")
 _MODEL = [ROLES.index(role) for role in ("parameter", "buffer", "gradient", "optimizer state")]
-_PARAMETER, _BUFFER, _, _STATE = _MODEL
+_PARAMETER, _BUFFER, _GRADIENT, _STATE = _MODEL
 _WEIGHTS = (_PARAMETER, _BUFFER)
 
 
@@ -134,6 +134,10 @@ class DoubtFinder:
         doubt = self._find_other_reading(leak)
         if doubt is not None:
             return doubt
+        if leak.holder is not None and not leak.is_model and self._are_gradients(leak):
+            # The line that stores the tensors does not make their gradients.
+            holder = dataclasses.replace(leak.holder, store=None, store_kind="")
+            leak = dataclasses.replace(leak, are_gradients=True, holder=holder)
         short = self._find_shortness(leak)
         if short is None:
             return leak
@@ -353,6 +357,10 @@ class DoubtFinder:
         roles = self._live["role"][self._is_leaked(leak)]
         has_weights = bool(np.isin(roles, _WEIGHTS).any())
         return has_weights and bool(np.isin(roles, _MODEL).mean() >= MIN_STATE_SHARE)
+
+    def _are_gradients(self, leak: Leak) -> bool:
+        roles = self._live["role"][self._is_leaked(leak)]
+        return len(roles) > 0 and bool((roles == _GRADIENT).mean() >= MIN_STATE_SHARE)
 
     def _find_maker(self, leak: Leak) -> Site:
         """Return the line that makes the models of a leak: that of most weights, as gradients and state follow them."""

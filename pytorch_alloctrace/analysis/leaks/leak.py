@@ -240,6 +240,8 @@ class Leak:
     """Survivors: True if a thread of `threading` allocated the blocks."""
     is_model: bool = False
     """Survivors: True if nearly all blocks are of models. `line` then makes them."""
+    are_gradients: bool = False
+    """True if nearly all blocks are gradients, but not of models; `holder` has the tensors that require them."""
     minor: bool = False
     """True if the leak costs next to nothing, in this run and on this device (see `is_minor`)."""
     block_stacks: tuple[int, ...] = ()

@@ -27,6 +27,8 @@ class Operation(enum.Enum):
     """Concatenation: the parts and the result are live at once."""
     REPEAT = "repeat"
     """Copies of the same values."""
+    STEP = "step"
+    """Copies of all parameters at once in the step of an optimizer, by its foreach implementation."""
 
 
 _FUNCTIONS = {
@@ -38,6 +40,8 @@ _FUNCTIONS = {
     "upsample": Operation.RESIZE,
 }
 """Functions of torch, by the name of a frame."""
+_FOREACH = "_multi_tensor_"
+"""Beginning of the names of the foreach implementations of torch's optimizers."""
 _CALL = "_call_impl"
 """Function of torch that calls a module."""
 _NEW_AXIS = r"(\[[^\]]*\bNone\b[^\]]*\]|\.unsqueeze\([^)]*\))"
@@ -64,6 +68,8 @@ def find_operation(site: Site, frames: Sequence[Frame]) -> Operation | None:
         frames: Frames of its stack with the most bytes, innermost first.
     """
     called = list(takewhile(lambda frame: (frame.filename, frame.line) != (site.filename, site.line), frames))
+    if any(frame.name.startswith(_FOREACH) for frame in called):
+        return Operation.STEP
     operation = next((_FUNCTIONS[frame.name] for frame in called if frame.name in _FUNCTIONS), None)
     # The source of a line does not describe what a module that the line calls allocates.
     if operation is None and not any(frame.name == _CALL for frame in called):
