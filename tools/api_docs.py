@@ -24,7 +24,7 @@ from pytorch_alloctrace.analysis.free_memory.failed_allocations import FailedAll
 from pytorch_alloctrace.analysis.free_memory.forwards import Forwards
 from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
 from pytorch_alloctrace.analysis.free_memory.oom import OutOfMemory
-from pytorch_alloctrace.analysis.free_memory.program_memory import MadeModels, ProgramMemory
+from pytorch_alloctrace.analysis.free_memory.program_memory import FormerTraining, MadeModels, ProgramMemory
 from pytorch_alloctrace.analysis.leaks.leak import (
     Doubt,
     Growth,
@@ -36,6 +36,7 @@ from pytorch_alloctrace.analysis.leaks.leak import (
     NoHolder,
 )
 from pytorch_alloctrace.analysis.leaks.outside_growth import OutsideGrowth
+from pytorch_alloctrace.analysis.usage.held_rows import HeldRow
 from pytorch_alloctrace.analysis.usage.package_lines import LibraryCall
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
 from pytorch_alloctrace.analysis.usage.roles import ModelOrigin
@@ -142,6 +143,8 @@ VALUES: tuple[tuple[type, str], ...] = (
     (Forwards, "`ProgramMemory.forwards`"),
     (AutocastMemory, "`ProgramMemory.autocast`"),
     (MadeModels, "`ProgramMemory.models`"),
+    (FormerTraining, "`ProgramMemory.former_training`"),
+    (HeldRow, "`ProgramMemory.holder`"),
     (ModelOrigin, "`ProgramMemory.model_origin`"),
     (SiteBytes, "each of `OutOfMemory.top_sites`"),
     (LibraryCall, "`OutOfMemory.library_call`"),

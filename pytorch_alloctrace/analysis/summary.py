@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -473,7 +474,10 @@ def _find_all_pairs(stacks: Table, total: int) -> AllPairs | None:
 def _find_operation(trace: RecordedTrace, site: SiteBytes, stacks: Table) -> Operation | None:
     """Return the operation of a line, by its stack with the most bytes; of an optimizer's step, by any stack."""
     frames = _frames_of(trace, site.stack_id)
-    if any(frame.filename.endswith(_OPTIMIZER_FILE) for frame in frames):
+    called = itertools.takewhile(
+        lambda frame: (frame.filename, frame.line) != (site.site.filename, site.site.line), frames
+    )
+    if any(frame.filename.replace("\\", "/").endswith(_OPTIMIZER_FILE) for frame in called):
         lines = trace.stacks.group("line")
         of_line = stacks["stack_id"][lines[stacks["stack_id"]] == lines[site.stack_id]].tolist()
         operations = (find_operation(site.site, _frames_of(trace, stack)) for stack in of_line)

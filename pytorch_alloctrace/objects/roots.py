@@ -47,28 +47,33 @@ class Imported:
     """The imported modules, without a reference to any of them."""
 
     ids: list[int]
-    """`id` of each value of `sys.modules`."""
+    """`id` of each key and value of `sys.modules`."""
     program: list[int]
     """Positions of the program's modules in `sys.modules`, `__main__` first, those in `WAITING` last."""
+    library: list[int]
+    """Positions of the other modules."""
     library_names: set[str]
-    library_variables: list[int]
-    """`id` of the dict with the variables of each library module, and of each module of this package."""
 
 
-_latest = [Imported([], [], set(), [])]
+_latest = [Imported([], [], [], set())]
 
 
-def modules() -> tuple[list[ModuleRoot], Imported]:
-    """Return the modules of the program as roots, and all imported modules.
+def modules() -> tuple[list[ModuleRoot], set[str], list[int]]:
+    """Return the program's modules, the names of those of libraries, and the `id` of the variables of other modules.
 
-    Modules are classified only if they are not those of the previous call: a program imports thousands.
+    Others are those of libraries and of this package. Modules are classified only if they are not those of the
+    previous call: a program imports thousands.
     """
     items = list(sys.modules.items())
-    ids = [id(module) for _, module in items]
+    ids = [id(obj) for item in items for obj in item]
     imported = _latest[0]
     if ids != imported.ids:
         imported = _latest[0] = _classify(items, ids)
-    return [_create_module_root(*items[position], False) for position in imported.program], imported
+    # Read anew: a module that has the address of a former one has another dict.
+    others = [items[position][1] for position in imported.library]
+    variables = [id(access.module_dict(module)) for module in others if access.is_a(module, types.ModuleType)]
+    roots = [_create_module_root(*items[position], False) for position in imported.program]
+    return roots, imported.library_names, variables
 
 
 def library_roots(names: set[str]) -> list[ModuleRoot]:
@@ -82,22 +87,21 @@ def library_roots(names: set[str]) -> list[ModuleRoot]:
 
 def _classify(items: list[tuple[str, types.ModuleType]], ids: list[int]) -> Imported:
     program: list[int] = []
+    library: list[int] = []
     library_names: set[str] = set()
-    library_variables: list[int] = []
     for position, (name, module) in enumerate(items):
         if type(name) is not str or not access.is_a(module, types.ModuleType):
             continue
-        variables = access.module_dict(module)
-        filename = _filename_of(variables)
+        filename = _filename_of(access.module_dict(module))
         is_own = filename.startswith(PACKAGE)
         if not is_own and (name == "__main__" or name in WAITING or not is_library_file(filename)):
             program.append(position)
             continue
-        library_variables.append(id(variables))
+        library.append(position)
         if not is_own:
             library_names.add(name)
     program.sort(key=lambda position: (items[position][0] in WAITING, items[position][0] != "__main__"))
-    return Imported(ids, program, library_names, library_variables)
+    return Imported(ids, program, library, library_names)
 
 
 def _create_module_root(name: str, module: types.ModuleType, is_library: bool) -> ModuleRoot:

@@ -231,11 +231,11 @@ class Walker:
         walk = Walk(within_budget=self._graphs.can_read)
         deadline = time.thread_time() + seconds
         self._next_number = 0
-        program_modules, imported = modules()
+        program_modules, library_names, other_variables = modules()
         # Mark the dict of every module as visited: a path through the globals of a function explains nothing.
-        walk.index.update(dict.fromkeys(imported.library_variables, -1))
+        walk.index.update(dict.fromkeys(other_variables, -1))
         # Classes of libraries explain nothing either: their attributes are visited last.
-        self._library_names, self._library_classes = imported.library_names, []
+        self._library_names, self._library_classes = library_names, []
         with self._torch._C.DisableTorchFunctionSubclass():
             for module in program_modules:
                 self._add_module(walk, module)

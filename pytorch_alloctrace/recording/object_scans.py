@@ -87,7 +87,7 @@ class ObjectScans:
         self._began = time.monotonic()
         self._due_event: float = FIRST_SCAN_EVENTS
         self._due_collection_event = math.inf  # until another scan has shown how long one takes
-        self._first_scan: float | None = None
+        self._first_scan_began: float | None = None
         self._spent_s = 0.0
         self._needed_s = MIN_SCAN_S
         self._complete_s = math.inf  # enough for a scan like the last complete one
@@ -137,7 +137,7 @@ class ObjectScans:
             self._scan_within_budget(MARK)
 
     def scan_now(self) -> None:
-        if self._is_active and self._scan_lock.acquire(timeout=MAX_SCAN_S):
+        if self._is_active and self._scan_lock.acquire(timeout=MAX_WAIT_S):
             try:
                 self._scan(REQUESTED_SCAN_S, search_unreached=True)
             finally:
@@ -248,7 +248,7 @@ class ObjectScans:
                 scan = self._scan(allowed_s, search_unreached=reason not in (DUE, MARK))
             finally:
                 scan_s = time.thread_time() - cpu_before
-                self._spent_s += scan_s
+                self._spent_s += scan_s if reason != OUT_OF_MEMORY else min(scan_s, MAX_SCAN_S)
             if reason == OUT_OF_MEMORY:
                 return
             if reason == COLLECTION:
@@ -261,8 +261,8 @@ class ObjectScans:
             self._needed_s = 2 * allowed_s if is_truncated else max(1.5 * scan_s, MIN_SCAN_S)
             if not is_truncated:
                 self._complete_s = self._needed_s
-            self._first_scan = began if self._first_scan is None else self._first_scan
-            growth = TRUNCATED_SCAN_GROWTH if is_truncated else _scan_growth(scan_s, began - self._first_scan)
+            self._first_scan_began = began if self._first_scan_began is None else self._first_scan_began
+            growth = TRUNCATED_SCAN_GROWTH if is_truncated else _scan_growth(scan_s, began - self._first_scan_began)
             self._due_event = max(event_count * growth, FIRST_SCAN_EVENTS)
         finally:
             self._scan_lock.release()

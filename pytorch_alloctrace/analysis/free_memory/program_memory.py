@@ -42,7 +42,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +91,8 @@ CAUSES = (
 )
 HUGE_SHARE = 0.5
 """Minimum share of the usable bytes that a request for activations takes to be the cause: they are many requests."""
+MIN_CARRIED_CALLS = 3
+"""Minimum number of calls whose graphs an object carries: the result of the last call has the graph of that call."""
 MIN_MODELS = 3
 """Minimum number of models that a line made: the second may be a copy of the first."""
 MIN_CHECKPOINT_SHARE = 0.1
@@ -113,7 +114,7 @@ _FUSED_ATTENTION = "scaled_dot_product"
 _VMAP = re.compile(r"[/\\]torch[/\\]_functorch[/\\]vmap\.py$")
 _CACHE_ENTRY = "(...)"
 """In the name of a holder: an entry of an lru_cache."""
-_FOREACH = "_multi_tensor_"
+_FOREACH, _FOREACH_SGD = "_multi_tensor_", "_multi_tensor_sgd"
 _INIT_STATE = "_init_group"
 """Function of torch's optimizers that makes the state of parameters."""
 _INNERMOST_FRAMES = 3
@@ -139,7 +140,9 @@ class FormerTraining:
     """Gradients and optimizer state of a model that are older than the parameters of a later model."""
 
     gradient_bytes: int
+    """Bytes of the gradients."""
     state_bytes: int
+    """Bytes of the optimizer state."""
     site: SiteBytes
     """Line with the most of these bytes."""
     holder: Holder | None
@@ -149,6 +152,7 @@ class FormerTraining:
 
     @property
     def bytes(self) -> int:
+        """Bytes of both."""
         return self.gradient_bytes + self.state_bytes
 
 
@@ -217,13 +221,14 @@ class ProgramMemory:
     vmap: SiteBytes | None
     """Line that called torch.func.vmap, with the live bytes of its calls; None if it has none."""
     former_training: FormerTraining | None
+    """What is left of the training of a model before a later one; None if there is none."""
 
     def cause(self, usable_bytes: int) -> str:
         """Return what filled the memory: one of CAUSES."""
         large = LARGE_SHARE * usable_bytes
         if (cause := self.leading_cause(usable_bytes)) is not None:
             return cause
-        if self.vmap is not None and 2 * self.vmap.bytes >= sum(self.bytes_by_use.values()):
+        if self.vmap is not None and self.vmap.bytes >= max(large, sum(self.bytes_by_use.values()) / 2):
             return VMAP
         if self.holder is not None and self.holder.bytes >= large:
             return HELD
@@ -257,9 +262,12 @@ class ProgramMemory:
         if self.forwards is None:
             return None
         cause = self.forwards.find_cause(usable_bytes)
-        if cause == NO_BACKWARD and self.graph_holder is not None:
-            return CARRIED_GRAPH if 2 * self.graph_holder.bytes >= self.forwards.site.bytes else cause
-        return cause
+        has_carried = (
+            self.graph_holder is not None
+            and 2 * self.graph_holder.bytes >= self.forwards.site.bytes
+            and max(self.forwards.count, self.forwards.call_count) >= MIN_CARRIED_CALLS
+        )
+        return CARRIED_GRAPH if cause == NO_BACKWARD and has_carried else cause
 
 
 def read_program_memory(trace: RecordedTrace, request: FailedAllocation, live: Table) -> ProgramMemory:
@@ -309,7 +317,10 @@ class _MemoryReader(ForwardReader):
             in_optimizer=self._is_in_optimizer,
             step_copies_bytes=int(self._bytes[copies_of_step].sum()),
             is_first_step=not earlier_state.any() or any(frame.name == _INIT_STATE for frame in frames),
-            in_foreach=self._is_in_optimizer and any(frame.name.startswith(_FOREACH) for frame in frames),
+            in_foreach=self._is_in_optimizer
+            and any(frame.name.startswith(_FOREACH) for frame in frames)
+            # Only SGD makes its state there, as copies of the gradients.
+            and (earlier_state.any() or not any(frame.name == _FOREACH_SGD for frame in frames)),
             earlier_optimizer_bytes=int(self._bytes[earlier_state].sum()),
             forwards=None if live_forwards is None else live_forwards.forwards,
             models=self._find_made_models(),
@@ -331,16 +342,20 @@ class _MemoryReader(ForwardReader):
             exception_holder=exception_holder,
             autocast=find_autocast_memory(self._trace, request.device, request.seq, self._live),
             graph_holder=next((row for row in held if _carries_graph(row.holder)), None),
-            holder=next((row for row in held if _is_forgotten(row.holder)), None),
+            holder=next((row for row in held if _is_forgotten(row)), None),
             vmap=self._find_vmap(),
             former_training=self._find_former_training(),
         )
 
     def _list_held(self) -> tuple[HeldRow, ...]:
-        """Return what held the live blocks at the object scan of the failure, the most bytes first."""
+        """Return what held the live blocks at the object scan of the failure, the most bytes first.
+
+        Without a scan of its own, the last one: blocks that are younger may have the addresses of others at that scan.
+        """
         scan = self._find_scan_of_failure()
         held = [held for held in self._trace.held if held.event == scan and len(held.addresses)]
-        return list_rows(self._trace, held, self._live, int(self._bytes.sum()), has_all=False)
+        older = self._live.take(self._live["alloc_seq"] < scan)
+        return list_rows(self._trace, held, older, int(self._bytes.sum()), has_all=False)
 
     def _find_vmap(self) -> SiteBytes | None:
         """Return the line that called torch.func.vmap for the most live bytes, if any, with these.
@@ -356,29 +371,41 @@ class _MemoryReader(ForwardReader):
         candidates, numbers = np.unique(live_lines[of_vmap], return_inverse=True)
         rows = live_lines == candidates[np.bincount(numbers.reshape(-1), self._bytes[of_vmap]).argmax()]
         caller = int(self._stacks.parent[calls[int(self._live["stack_id"][rows][0])]])
-        is_later = self._live["alloc_seq"] > self._live["alloc_seq"][rows].min()
-        rows |= is_later & self._of_backward & ~self._is_true_of_stack(self._stacks.has_frames)
+        first = self._live["alloc_seq"][rows].min()
+        is_other = (self._events["seq"] > first) & (self._events["node_type"] == 0) & (lines[self._events["stack"]] < 0)
+        if not is_other.any():  # the call has not returned
+            is_later = self._live["alloc_seq"] > first
+            rows |= is_later & self._of_backward & ~self._is_true_of_stack(self._stacks.has_frames)
         return SiteBytes(Site.of_stack(self._stacks, caller), int(self._bytes[rows].sum()), int(rows.sum()), caller)
 
     def _find_former_training(self) -> FormerTraining | None:
-        """Return what is left of the training of a model if a later one has run, and none trained the former since.
+        """Return gradients and optimizer state that are older than the parameters of a later model.
 
-        Gradients that are older than parameters, though a pass of backward has followed these.
+        Only if the later model has gradients of its own, or a container keeps the state, as of stages that are done: a
+        training may add a layer, or shard its parameters anew in each step. A copy of the model, such as an average of
+        its parameters, is no later model.
         """
         alloc_seq = self._live["alloc_seq"]
         is_gradient, is_parameter = self._has_role("gradient"), self._has_role("parameter")
         if not is_gradient.any():
             return None
-        later = is_parameter & (alloc_seq > alloc_seq[is_gradient].min())
+        is_copy = self._is_true_of_stack(lambda stack: any(frame.name == "deepcopy" for frame in self._frames(stack)))
+        later = is_parameter & (alloc_seq > alloc_seq[is_gradient].min()) & ~is_copy
         if not later.any():
             return None
         begin = alloc_seq[later].min()
         gradients, state = is_gradient & (alloc_seq < begin), self._of_optimizer & (alloc_seq < begin)
         [site] = self._top_sites(gradients | state, top=1)
         [later_site] = self._top_sites(later, top=1)
-        held = self._find_held(self._live["address"][state])
+        held = self._find_held(state)
+        gradient_bytes, later_bytes, young_bytes = (
+            int(self._bytes[rows].sum()) for rows in (gradients, later, is_gradient & (alloc_seq > begin))
+        )
+        is_trained = 2 * young_bytes >= later_bytes or (held is not None and "[" in held.name)
+        if not is_trained or later_bytes < LARGE_SHARE * gradient_bytes:
+            return None
         return FormerTraining(
-            int(self._bytes[gradients].sum()),
+            gradient_bytes,
             int(self._bytes[state].sum()),
             site,
             self._make_holder(held),
@@ -443,14 +470,15 @@ class _MemoryReader(ForwardReader):
             has_call = np.searchsorted(calls, begins) > np.searchsorted(calls, ends)
             if len(firsts) >= MIN_MODELS and 2 * int(has_call.sum()) >= len(has_call):
                 size, site = int(self._bytes[rows].sum()), Site.of_stack(self._stacks, maker)
-                held = self._find_held(self._live["address"][rows])
+                held = self._find_held(rows)
                 holder = "" if held is None else held.holder
                 return MadeModels(SiteBytes(site, size, int(rows.sum()), maker), len(firsts), holder)
         return None
 
-    def _find_held(self, addresses: npt.NDArray[Any]) -> Held | None:
+    def _find_held(self, rows: _Mask) -> Held | None:
         """Return what held most of these blocks at the object scan of the failure, if known."""
         scan = self._find_scan_of_failure()
+        addresses = self._live["address"][rows & (self._live["alloc_seq"] < scan)]
         shares = [
             (estimate_share(addresses, held)[1], held)
             for held in self._trace.held
@@ -579,9 +607,17 @@ def _carries_graph(holder: Holder) -> bool:
     return holder.through == GRAPH and (holder.scope == "global" or "." in holder.name)
 
 
-def _is_forgotten(holder: Holder) -> bool:
-    """Return whether a cache of a function or a thread leads to the memory."""
-    is_cache = _CACHE_ENTRY in holder.name or any(container.type == "lru_cache" for container in holder.containers)
+def _is_forgotten(row: HeldRow) -> bool:
+    """Return whether a cache of a function or a thread leads to the memory.
+
+    A cache of a function may be there to share a model, and a thread to serve it: a model is forgotten only as `self`
+    in the cache of a method.
+    """
+    holder = row.holder
+    is_entry = _CACHE_ENTRY in holder.name
+    if row.role in MODEL_ROLES:
+        return is_entry and holder.scope == "class attribute"
+    is_cache = is_entry or any(container.type == "lru_cache" for container in holder.containers)
     return is_cache or holder.through == THREAD
 
 

@@ -402,9 +402,7 @@ class DoubtFinder:
             if not _VARIABLE.fullmatch(leak.holder.path):
                 return None  # an attribute: its object may be older than the call
             function = leak.holder.function
-            if leak.holder.event > self._clock.judged_at + 1 and (
-                leak.holder.through in GRAPHS or function not in self._list_calls(leak)
-            ):
+            if leak.holder.event > self._clock.judged_at + 1 and not self._returned_to(function, leak):
                 return None  # by then, the call may have returned the blocks
             if not function or _is_main(function) or function in self._functions_with_steps:
                 return None
@@ -420,10 +418,13 @@ class DoubtFinder:
             return None
         return dataclasses.replace(loop, function=function)
 
-    def _list_calls(self, leak: Leak) -> list[str]:
-        """Return the functions on the stack of a leak, as object scans write them."""
-        stacks = self._trace.stacks
-        return [_strip_scopes(stacks.frame(node).function) for node in self._loops.calls(leak.stack_ids[0])]
+    def _returned_to(self, function: str, leak: Leak) -> bool:
+        """Return whether the function with the loop has returned the blocks to a function that called it."""
+        loop, stacks = self._clock.loop, self._trace.stacks
+        if leak.kind != SURVIVORS or loop is None or leak.holder is None or leak.holder.through in GRAPHS:
+            return False
+        calls = [_strip_scopes(stacks.frame(node).function) for node in self._loops.calls(leak.stack_ids[0])]
+        return function != _strip_scopes(loop.function) and function in calls
 
     def _came_again(self, leak: Leak, function: str) -> bool:
         """Return whether a call of a function, on the stack of a leak, is in a loop of another function."""
