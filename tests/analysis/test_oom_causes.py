@@ -102,6 +102,9 @@ CASES = [
     Case("checkpoint_beside_the_model", causes.CHECKPOINT, " loaded a checkpoint onto ", 'map_location="cpu"'),
     Case("checkpoint_before_the_model", causes.CHECKPOINT, " loaded a checkpoint onto ", 'map_location="cpu"'),
     Case("first_step_of_adam", causes.OPTIMIZER_STATE, " allocates the optimizer's state ", "sharding it over devices"),
+    Case("large_batch_of_a_cached_model", causes.ACTIVATIONS, "The activations of ", SMALLER_BATCH),
+    Case("large_batch_beside_a_late_average", causes.ACTIVATIONS, "The activations of forward ", SMALLER_BATCH),
+    Case("first_step_of_sgd_with_momentum", causes.OPTIMIZER_STATE, " allocates the optimizer's state ", "(SGD, "),
     Case("copies_in_a_step_of_adam", causes.OPTIMIZER_STEP, " makes temporary copies in the ", "foreach=False"),
     Case(
         "optimizer_of_a_second_stage",

@@ -279,6 +279,37 @@ def first_step_of_adam() -> None:
     optimizer.step()  # CHANGE
 
 
+def large_batch_of_a_cached_model() -> None:
+    @functools.cache
+    def load() -> nn.Module:
+        return make_layers(40, 2048).to(DEVICE).requires_grad_(False)
+
+    embed = nn.Linear(1024, 2048).to(DEVICE)
+    for rows in (64, 8192):
+        out = load()(embed(torch.empty(rows, 1024, device=DEVICE)))  # CHANGE
+        out.mean().backward()
+
+
+def large_batch_beside_a_late_average() -> None:
+    model = make_layers(8, 2048).to(DEVICE)
+    optimizer = torch.optim.Adam(model.parameters())
+    averages = []
+    for rows in (64, 64, 64, 8192):
+        out = model(torch.empty(rows, 2048, device=DEVICE))  # CHANGE
+        optimizer.zero_grad(set_to_none=False)
+        out.mean().backward()
+        optimizer.step()
+        if not averages:
+            averages.append(copy.deepcopy(model))
+
+
+def first_step_of_sgd_with_momentum() -> None:
+    model = make_layers(37, 2048).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    model(torch.empty(16, 2048, device=DEVICE)).mean().backward()
+    optimizer.step()  # CHANGE
+
+
 def copies_in_a_step_of_adam() -> None:
     model = make_layers(21, 2048).to(DEVICE)
     optimizer = torch.optim.Adam(model.parameters())
