@@ -28,6 +28,7 @@ from pytorch_alloctrace.analysis.leaks.judge import find_leaks
 from pytorch_alloctrace.analysis.leaks.leak import CERTAIN, Leak, LeakVerdict
 from pytorch_alloctrace.analysis.summary import summarize
 from pytorch_alloctrace.reading.recorded import RecordedTrace
+from pytorch_alloctrace.recording import object_scans
 from pytorch_alloctrace.report.leaks import leak_findings
 
 SIZE = 10_000
@@ -333,7 +334,13 @@ def retained_block() -> torch.Tensor:
 
 # Allocations after the last step end the judged part within a cell.
 @pytest.mark.parametrize("tail", [0, 7])
-def test_queue_filled_faster_than_emptied_is_backlog(record: Record, tail: int) -> None:
+def test_queue_filled_faster_than_emptied_is_backlog(
+    record: Record, tail: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two object scans must find the queue, also next to the large heap of a test process.
+    monkeypatch.setattr(object_scans, "FREE_SCAN_S", 4.0)
+    monkeypatch.setattr(object_scans, "MAX_SCAN_S", 4.0)
+
     def program() -> object:
         queue: collections.deque[torch.Tensor] = collections.deque()
 
@@ -343,7 +350,7 @@ def test_queue_filled_faster_than_emptied_is_backlog(record: Record, tail: int) 
             queue.popleft()
             queue.popleft()
 
-        every_step(480, body)  # enough events for several object scans, also next to a large heap
+        every_step(480, body)  # enough events for several object scans
         for _ in range(tail):
             two_blocks()
         return queue
