@@ -4,29 +4,45 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ..analysis.free_memory import program_memory as causes
 from ..analysis.free_memory.oom import FRAGMENTED, TOO_LARGE, OutOfMemory
 from ..analysis.free_memory.program_memory import Forwards
-from ..analysis.leaks.leak import GRAPH, SURVIVORS, Holder, Leak
+from ..analysis.leaks.leak import GRAPH, SURVIVORS, Leak
 from ..analysis.usage.operations import find_operation
 from ..analysis.usage.peak import ROUNDING, find_square
-from ..reading.sites import Site, SiteBytes
+from ..reading.sites import SiteBytes
 from . import units
 from .cures import (
     AUTOCAST_CURE,
     BACKWARD_EACH,
     CURE_BY_OPERATION,
-    FOREACH_CURE,
     NO_GRAD,
     NO_GRAD_IN_THREAD,
-    SHARE_MODEL,
     cure,
     cure_holder,
     describe_autocast,
     describe_checkpointing,
     quote,
+)
+from .oom_cause_text import (
+    CauseText,
+    describe_usage,
+    largest_site,
+    line_to_change,
+    list_lines,
+    list_roles,
+    top_line,
+    with_share,
+)
+from .oom_model_causes import (
+    describe_checkpoint,
+    describe_copies,
+    describe_former_training,
+    describe_many_models,
+    describe_model,
+    describe_optimizer_state,
+    describe_optimizer_step,
 )
 from .site_names import SiteNames
 
@@ -35,26 +51,8 @@ _MAX_JOIN_DIFFERENCE = 0.01  # of a request that joins what a line has kept, as 
 _MAX_PART = 0.9  # of a request that joins blocks, the largest of them
 _MIN_JOINED_SHARE = 0.1  # of the usable bytes, of a request that may have the size of other blocks by coincidence
 _MIN_GROWTH = 2  # of a line's largest request, to mention the one before
-_MIN_REST = 0.1  # of what the process may use, beside the model, for a smaller batch to help
-_MAX_LINES = 3
 _IN_TRACEBACK = re.compile(r" in the traceback of ([^\s,]+)")
 _FUSED_ATTENTION = "torch.nn.functional.scaled_dot_product_attention (nn.MultiheadAttention: need_weights=False)"
-_PLURALS = {
-    "parameter": "parameters",
-    "gradient": "gradients",
-    "optimizer state": "optimizer state",
-    "buffer": "buffers",
-}
-
-
-@dataclass(frozen=True)
-class CauseText:
-    title: str
-    site: Site
-    """The line to change."""
-    stack_id: int
-    why: list[str]
-    help: list[str]
 
 
 def describe_cause(failure: OutOfMemory, names: SiteNames) -> CauseText | None:
@@ -64,8 +62,8 @@ def describe_cause(failure: OutOfMemory, names: SiteNames) -> CauseText | None:
 
 def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) -> CauseText:
     remedy = cure(leak, names)
-    size = _with_share(leak.allocated_bytes, failure)
-    title, why = f"{names.site(leak.line)} leaks: {size}", [_describe_usage(failure)]
+    size = with_share(leak.allocated_bytes, failure)
+    title, why = f"{names.site(leak.line)} leaks: {size}", [describe_usage(failure)]
     help_text = f"What helps: {remedy[:1].lower()}{remedy[1:]}"
     if (joined := _find_joined(failure)) is not None and joined.site == leak.line:
         return _describe_joined(joined, failure, names)
@@ -106,40 +104,28 @@ def _find_joined(failure: OutOfMemory) -> SiteBytes | None:
 
 
 def _describe_joined(joined: SiteBytes, failure: OutOfMemory, names: SiteNames) -> CauseText:
-    size, joins = _with_share(joined.bytes, failure), names.site(failure.site)
+    size, joins = with_share(joined.bytes, failure), names.site(failure.site)
     return CauseText(
         f"{names.site(joined.site)} collects {size}, and {joins} joins it into one: as much again",
         joined.site,
         joined.stack_id,
-        [f"Its {units.counted(joined.blocks, 'block')} are as large as the request.", _describe_usage(failure)],
+        [f"Its {units.counted(joined.blocks, 'block')} are as large as the request.", describe_usage(failure)],
         ["What helps: collect copies on the CPU (`.cpu()`), in lower precision, or keep running statistics instead."],
     )
-
-
-def _describe_usage(failure: OutOfMemory) -> str:
-    of_all = f" of {units.size(failure.device_bytes)}" if failure.device_bytes is not None else ""
-    return f"{units.size(failure.allocated_bytes)}{of_all} is allocated."
-
-
-def _with_share(size: int, failure: OutOfMemory) -> str:
-    if failure.device_bytes is None and not failure.is_limited:
-        return units.size(size)
-    usable = "the process's limit" if failure.is_limited else failure.device
-    return f"{units.size(size)} ({units.share(size, failure.usable_bytes)} of {usable})"
 
 
 def _describe_exception(failure: OutOfMemory, names: SiteNames) -> CauseText:
     program = failure.program
     holder = program.exception_holder
     assert holder is not None, "this cause requires a holder"
-    line, stack = _line_to_change(holder, *_largest_site(failure))
+    line, stack = line_to_change(holder, *largest_site(failure))
     match = _IN_TRACEBACK.search(holder.names[0])
     name = "" if match is None else f", in `{names.referrer(match[1])}`,"
     return CauseText(
-        f"Exceptions that the program keeps hold {_with_share(program.exception_bytes, failure)}",
+        f"Exceptions that the program keeps hold {with_share(program.exception_bytes, failure)}",
         line,
         stack,
-        [f"Held by {names.referrer(holder.names[0])}.", *_list_roles(failure)],
+        [f"Held by {names.referrer(holder.names[0])}.", *list_roles(failure)],
         [
             f"What helps: the traceback of an exception{name} keeps the local variables of all its frames. Keep"
             " `str(error)`, or call `traceback.clear_frames(error.__traceback__)`, and try again outside of the"
@@ -152,7 +138,7 @@ def _describe_autocast(failure: OutOfMemory, names: SiteNames) -> CauseText:
     memory = failure.program.autocast
     assert memory is not None, "this cause requires memory of autocast"
     return CauseText(
-        f"Autocast keeps {_with_share(memory.bytes, failure)} until its region ends at {names.site(memory.site)}",
+        f"Autocast keeps {with_share(memory.bytes, failure)} until its region ends at {names.site(memory.site)}",
         memory.site,
         memory.stack_id,
         [describe_autocast(memory.bytes, memory.copied_bytes, memory.site, names)],
@@ -167,9 +153,9 @@ def _describe_carried_graph(failure: OutOfMemory, names: SiteNames) -> CauseText
     forwards = _forwards(failure)
     calls = units.number(max(forwards.count, forwards.call_count))
     line = names.site(forwards.site.site)
-    stored, stack = _line_to_change(row.holder, forwards.site.site, forwards.site.stack_id)
+    stored, stack = line_to_change(row.holder, forwards.site.site, forwards.site.stack_id)
     return CauseText(
-        f"{name} carries the graphs of all calls of {line}: {_with_share(row.bytes, failure)}",
+        f"{name} carries the graphs of all calls of {line}: {with_share(row.bytes, failure)}",
         stored,
         stack,
         [
@@ -188,65 +174,30 @@ def _describe_held(failure: OutOfMemory, names: SiteNames) -> CauseText:
     assert row is not None, "this cause requires a holder"
     name = quote(names.referrer(row.holder.name))
     holder = row.holder
-    line, stack = _line_to_change(holder, *_largest_site(failure))
+    line, stack = line_to_change(holder, *largest_site(failure))
     remedy = cure_holder(holder, SURVIVORS, failure.device, names)
     return CauseText(
-        f"{name} keeps {_with_share(row.bytes, failure)}",
+        f"{name} keeps {with_share(row.bytes, failure)}",
         line,
         stack,
-        [f"Held by {names.referrer(holder.names[0])}.", *_list_roles(failure)],
+        [f"Held by {names.referrer(holder.names[0])}.", *list_roles(failure)],
         [f"What helps: {remedy[:1].lower() if remedy[1:2].islower() else remedy[:1]}{remedy[1:]}"],
     )
-
-
-def _line_to_change(holder: Holder | None, site: Site, stack: int) -> tuple[Site, int]:
-    """Return the line that stores into a holder, without a stack; if it is unknown, the given site and its stack."""
-    store = None if holder is None else holder.store
-    return (site, stack) if store is None else (Site(store.filename, store.line, store.function, store.source, True), 0)
 
 
 def _describe_vmap(failure: OutOfMemory, names: SiteNames) -> CauseText:
     site = failure.program.vmap
     assert site is not None, "this cause requires a call of vmap"
     return CauseText(
-        f"torch.func.vmap computes all samples at once at {names.site(site.site)}: {_with_share(site.bytes, failure)}",
+        f"torch.func.vmap computes all samples at once at {names.site(site.site)}: {with_share(site.bytes, failure)}",
         site.site,
         site.stack_id,
-        ["Gradients of single samples take as much as the parameters, for each sample.", *_list_roles(failure)],
+        ["Gradients of single samples take as much as the parameters, for each sample.", *list_roles(failure)],
         [
             "What helps: a part of the batch at a time, and keep only its sum (`vmap(..., chunk_size=...)` bounds what"
             " a call needs, not its results); gradients of fewer parameters."
         ],
     )
-
-
-def _describe_former_training(failure: OutOfMemory, names: SiteNames) -> CauseText:
-    former = failure.program.former_training
-    assert former is not None, "this cause requires a former training"
-    state = "Gradients and optimizer state" if former.state_bytes else "Gradients"
-    holder = former.holder
-    held = "" if holder is None else f", in {quote(names.referrer(holder.name))},"
-    site, stack = _line_to_change(holder, former.site.site, former.site.stack_id)
-    return CauseText(
-        f"{state} of a former training{held} are still live: {_with_share(former.bytes, failure)}",
-        site,
-        stack,
-        [
-            f"They are older than the parameters from {names.site(former.later.site)}, and have not changed since.",
-            *_list_roles(failure),
-        ],
-        [
-            "What helps: when a model is trained, del its optimizer, also in what is kept of the stage, and call"
-            " `zero_grad(set_to_none=True)`; or del the model, if it is done."
-        ],
-    )
-
-
-def _largest_site(failure: OutOfMemory) -> tuple[Site, int]:
-    """Return the line with the most live bytes, and its stack; that of the request if nothing is live."""
-    if not failure.top_sites:
-        return failure.site, failure.request.stack_id
-    return failure.top_sites[0].site, failure.top_sites[0].stack_id
 
 
 def _describe_no_backward(failure: OutOfMemory, names: SiteNames) -> CauseText:
@@ -267,7 +218,7 @@ def _describe_no_backward(failure: OutOfMemory, names: SiteNames) -> CauseText:
         no_grad = NO_GRAD_IN_THREAD if forwards.is_in_thread else "run this line under torch.no_grad()"
         remedy = f"{no_grad}; in training, call backward on each part, (loss / n).backward()."
     return CauseText(
-        f"{title}: {_with_share(site.bytes, failure)} of activations",
+        f"{title}: {with_share(site.bytes, failure)} of activations",
         site.site,
         site.stack_id,
         [
@@ -286,7 +237,7 @@ def _describe_many_forwards(failure: OutOfMemory, names: SiteNames) -> CauseText
     calls = units.counted(forwards.count, "call")
     return CauseText(
         f"{names.site(site.site)} runs {units.number(forwards.count)} forwards before one backward, and their graphs"
-        f" live together: {_with_share(site.bytes, failure)} of activations",
+        f" live together: {with_share(site.bytes, failure)} of activations",
         site.site,
         site.stack_id,
         [f"Autograd keeps the activations of all {calls} since the last backward."],
@@ -302,91 +253,11 @@ def _describe_forwards_of_snapshot(failure: OutOfMemory, names: SiteNames) -> Ca
     site, count = forwards.site, max(forwards.count, forwards.call_count)
     return CauseText(
         f"{names.site(site.site)} runs {units.number(count)} forwards, no backward ran between them, and they hold"
-        f" {_with_share(site.bytes, failure)}",
+        f" {with_share(site.bytes, failure)}",
         site.site,
         site.stack_id,
         ["A snapshot of torch does not tell whether gradients were enabled."],
         [f"What helps: where no gradient is needed, {NO_GRAD}, and keep fewer results; in training, {BACKWARD_EACH}."],
-    )
-
-
-def _describe_many_models(failure: OutOfMemory, names: SiteNames) -> CauseText:
-    models = failure.program.models
-    assert models is not None, "this cause requires models"
-    site = models.site
-    holder = [f"Held by {names.referrer(models.holder)}."] if models.holder else []
-    done = "models, with their optimizers," if failure.program.bytes_by_role["optimizer state"] else "models"
-    remedy = f"{SHARE_MODEL}; or remove {done} that are done, or keep copies on the CPU (`.cpu()`)"
-    if "copy" in (site.site.source or ""):
-        remedy = f"keep the copies on the CPU (`.cpu()`, or a state_dict moved there), or remove {done} that are done"
-    return CauseText(
-        f"{units.number(models.count)} models made at {names.site(site.site)} are kept:"
-        f" {_with_share(site.bytes, failure)} of weights",
-        site.site,
-        site.stack_id,
-        [*holder, *_list_roles(failure)],
-        [f"What helps: {remedy}."],
-    )
-
-
-def _describe_checkpoint(failure: OutOfMemory, names: SiteNames) -> CauseText:
-    sites = failure.program.checkpoints
-    site, size = max(sites, key=lambda site: site.bytes), sum(site.bytes for site in sites)
-    blocks = units.counted(sum(site.blocks for site in sites), "block")
-    return CauseText(
-        f"{names.site(site.site)} loaded a checkpoint onto {failure.device} beside the model:"
-        f" {_with_share(size, failure)}",
-        site.site,
-        site.stack_id,
-        [
-            f"Its {blocks} are still live, and the model has blocks of the same sizes: both are on the device.",
-            *_list_roles(failure),
-        ],
-        [
-            'What helps: load it into host memory (torch.load(..., map_location="cpu")), and del it once the model and'
-            " the optimizer have their state."
-        ],
-    )
-
-
-def _describe_optimizer_state(failure: OutOfMemory, names: SiteNames) -> CauseText:
-    program = failure.program
-    earlier = program.earlier_optimizer_bytes
-    state = program.bytes_by_role["optimizer state"] - earlier
-    why = ["The state stays until the end: Adam needs twice the size of the parameters.", *_list_roles(failure)]
-    remedies = (
-        "an optimizer with less state (SGD, Adafactor, 8-bit Adam), sharding it over devices (ZeroRedundancyOptimizer,"
-        " FSDP), lower precision, or a smaller model"
-    )
-    which, beside = "the optimizer's state in its first step", ""
-    if earlier:
-        which = "the state of an optimizer for parameters that had none"
-        beside = f", beside {units.size(earlier)} of state that is older"
-        remedies = (
-            "if an earlier optimizer is done, such as that of a former stage, del it, and zero_grad() its model, or"
-            f" del both; else {remedies}"
-        )
-    return CauseText(
-        f"{names.site(failure.site)} allocates {which}: {_with_share(state, failure)} so far{beside}",
-        failure.site,
-        failure.request.stack_id,
-        why,
-        [f"What helps: {remedies}."],
-    )
-
-
-def _describe_optimizer_step(failure: OutOfMemory, names: SiteNames) -> CauseText:
-    copies = failure.program.step_copies_bytes
-    size = (
-        f"{units.size(copies)} so far" if copies else f"{failure.device} refused {units.size(failure.requested_bytes)}"
-    )
-    return CauseText(
-        f"{names.site(failure.site)} makes temporary copies in the optimizer's step, beside weights, gradients and"
-        f" state: {size}",
-        failure.site,
-        failure.request.stack_id,
-        [_describe_usage(failure), *_list_roles(failure)],
-        [f"What helps: {FOREACH_CURE}; or del activations and outputs before the step."],
     )
 
 
@@ -401,7 +272,7 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
         max_possible, device = units.size(failure.max_possible_bytes or 0), units.size(failure.device_bytes or 0)
         why.append(f"The device has {device}, and at most {max_possible} can be allocated: freeing cannot help.")
     else:
-        why.append(_describe_usage(failure))
+        why.append(describe_usage(failure))
     if program.outer_count and not program.is_attention:
         count = units.number(program.outer_count)
         why.append(
@@ -429,7 +300,7 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
     else:
         remedy = "smaller requests (a smaller batch, chunks), or several devices"
     return CauseText(
-        f"{names.site(failure.site)} requests {_with_share(failure.requested_bytes, failure)} at once",
+        f"{names.site(failure.site)} requests {with_share(failure.requested_bytes, failure)} at once",
         failure.site,
         failure.request.stack_id,
         why,
@@ -437,63 +308,11 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
     )
 
 
-def _describe_copies(failure: OutOfMemory, names: SiteNames) -> CauseText:
-    copies = failure.program.copies
-    size = sum(site.bytes for site in copies)
-    last = copies[0]
-    count = "One copy" if len(copies) == 1 else f"{units.number(len(copies))} copies"
-    lines = list(dict.fromkeys(names.site(site.site) for site in copies))
-    more = f" and {units.counted(len(lines) - _MAX_LINES, 'more line')}" if len(lines) > _MAX_LINES else ""
-    remedies = [
-        "keep copies in host memory (deepcopy(model).cpu(), or a state_dict moved to the CPU)",
-        "del models, with their optimizers, that are no longer needed",
-        "store copies in lower precision",
-    ]
-    if "copy" not in (last.site.source or ""):  # another model
-        remedies[:2] = ["del the former model, with its optimizer and scheduler, before this line", remedies[0]]
-    return CauseText(
-        f"{names.site(last.site)} puts another copy of the model on {failure.device}:"
-        f" {_with_share(size, failure)} of copies",
-        last.site,
-        last.stack_id,
-        [
-            f"{count} of the model, with blocks of the same sizes, came from {', '.join(lines[:_MAX_LINES])}{more}.",
-            *_list_roles(failure),
-        ],
-        [f"What helps: {', '.join(remedies[:-1])}, or {remedies[-1]}."],
-    )
-
-
-def _describe_model(failure: OutOfMemory, names: SiteNames) -> CauseText:
-    size = failure.program.bytes_by_use[causes.MODEL]
-    site, stack = _top_line(failure.program.sites_by_use[causes.MODEL], failure)
-    by_role = failure.program.bytes_by_role
-    parts = ["weights"] if by_role["parameter"] or by_role["buffer"] else []
-    parts += ["gradients"] if by_role["gradient"] else []
-    parts += ["optimizer state"] if by_role["optimizer state"] else []
-    *others, last_part = parts or ["weights"]
-    subject = f"{', '.join(others)} and {last_part}" if others else last_part
-    less_state = "an optimizer with less state, " if by_role["optimizer state"] else ""
-    rest = failure.allocated_bytes - size
-    smaller_batch = (
-        f"A smaller batch frees at most {units.size(rest)}, the rest."
-        if rest + failure.requested_bytes >= _MIN_REST * failure.usable_bytes
-        else "A smaller batch would not."
-    )
-    return CauseText(
-        f"{subject.capitalize()} fill {failure.device}: {_with_share(size, failure)}",
-        site,
-        stack,
-        [*_list_roles(failure), *_list_lines(failure.program.sites_by_use[causes.MODEL], names)],
-        [f"What helps: lower precision, {less_state}sharding over devices, or a smaller model. {smaller_batch}"],
-    )
-
-
 def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     program = failure.program
     size, sites = program.bytes_with_request(causes.ACTIVATIONS), program.sites_by_use[causes.ACTIVATIONS]
     forwards = program.forwards
-    site, stack = _top_line(sites, failure) if forwards is None else (forwards.site.site, forwards.site.stack_id)
+    site, stack = top_line(sites, failure) if forwards is None else (forwards.site.site, forwards.site.stack_id)
     attention = f"{_FUSED_ATTENTION}, which does not store the attention matrices; " if program.stores_attention else ""
     help_texts = [
         f"What helps: {attention}a smaller batch (with gradient accumulation), "
@@ -507,12 +326,12 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
             help_texts[0] = f"What helps: {no_grad} In training, {help_texts[0].removeprefix('What helps: ')}"
         else:
             help_texts.append(f"{no_grad[:1].upper()}{no_grad[1:]}")
-    why = _list_lines(sites, names)
+    why = list_lines(sites, names)
     if failure.requested_bytes >= _MIN_GROWTH * program.largest_before_bytes > 0:
         before = units.size(program.largest_before_bytes)
         why.append(f"The largest allocation of the request's line before was {before}: the inputs are larger now.")
     return CauseText(
-        f"The {subject} at {names.site(site)} fill {failure.device}: {_with_share(size, failure)} with the request",
+        f"The {subject} at {names.site(site)} fill {failure.device}: {with_share(size, failure)} with the request",
         site,
         stack,
         why,
@@ -522,13 +341,13 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
 
 def _describe_forward(failure: OutOfMemory, names: SiteNames) -> CauseText:
     size, sites = failure.program.bytes_with_request(causes.FORWARD), failure.program.sites_by_use[causes.FORWARD]
-    site, stack = _top_line(sites, failure)
+    site, stack = top_line(sites, failure)
     return CauseText(
         f"A forward without gradients fills {failure.device}, mostly at {names.site(site)}:"
-        f" {_with_share(size, failure)} with the request",
+        f" {with_share(size, failure)} with the request",
         site,
         stack,
-        _list_lines(sites, names),
+        list_lines(sites, names),
         ["What helps: a smaller batch, inputs in chunks, or lower precision (torch.autocast)."],
     )
 
@@ -541,7 +360,7 @@ def _describe_kept(failure: OutOfMemory, names: SiteNames) -> CauseText:
             f"{failure.device} is full: it refused {units.size(failure.requested_bytes)}",
             failure.site,
             failure.request.stack_id,
-            [_describe_usage(failure)],
+            [describe_usage(failure)],
             ["What helps: record from the beginning of the program, to see what fills the device."],
         )
     joined = _find_joined(failure)
@@ -550,7 +369,7 @@ def _describe_kept(failure: OutOfMemory, names: SiteNames) -> CauseText:
     top = sites[0]
     blocks = units.counted(top.blocks, "block")
     operation = find_operation(top.site, []) if 2 * top.largest_bytes >= top.bytes else None
-    why = _list_lines(sites, names) if len(sites) > 1 else []
+    why = list_lines(sites, names) if len(sites) > 1 else []
     if program.kept_of_forward:
         why.append(f"Its {blocks} were allocated in the forward of a model, and have outlived backward.")
         remedy = (
@@ -571,7 +390,7 @@ def _describe_kept(failure: OutOfMemory, names: SiteNames) -> CauseText:
         why.append(f"The line has freed none of its {blocks}: the program allocates in advance or collects.")
         remedy = "allocate less (a shorter cache, fewer entries, lower precision), or in host memory"
     return CauseText(
-        f"{names.site(top.site)} keeps {_with_share(top.bytes, failure)}"
+        f"{names.site(top.site)} keeps {with_share(top.bytes, failure)}"
         + (f"; with other lines {units.size(total)}" if total > top.bytes else ""),
         top.site,
         top.stack_id,
@@ -580,26 +399,9 @@ def _describe_kept(failure: OutOfMemory, names: SiteNames) -> CauseText:
     )
 
 
-def _top_line(sites: tuple[SiteBytes, ...], failure: OutOfMemory) -> tuple[Site, int]:
-    """Return the line with the most bytes and its stack; without any, those of the request."""
-    return (sites[0].site, sites[0].stack_id) if sites else (failure.site, failure.request.stack_id)
-
-
 def _forwards(failure: OutOfMemory) -> Forwards:
     assert failure.program.forwards is not None, "this cause requires forwards"
     return failure.program.forwards
-
-
-def _list_roles(failure: OutOfMemory) -> list[str]:
-    """Return a sentence on the parts of the model's memory."""
-    roles = [f"{_PLURALS[role]} {units.size(size)}" for role, size in failure.program.bytes_by_role.items() if size]
-    return [f"The model holds: {', '.join(roles)}."] if roles else []
-
-
-def _list_lines(sites: tuple[SiteBytes, ...], names: SiteNames) -> list[str]:
-    """Return a sentence on the lines that allocated the most."""
-    lines = [f"{units.size(site.bytes)} from {names.holder(site)}" for site in sites[:_MAX_LINES]]
-    return [f"The most was allocated at these lines: {'; '.join(lines)}."] if lines else []
 
 
 _DESCRIBE: dict[str, Callable[[OutOfMemory, SiteNames], CauseText]] = {
@@ -610,14 +412,14 @@ _DESCRIBE: dict[str, Callable[[OutOfMemory, SiteNames], CauseText]] = {
     causes.MANY_FORWARDS: _describe_many_forwards,
     causes.VMAP: _describe_vmap,
     causes.HELD: _describe_held,
-    causes.FORMER_TRAINING: _describe_former_training,
-    causes.MANY_MODELS: _describe_many_models,
-    causes.CHECKPOINT: _describe_checkpoint,
-    causes.OPTIMIZER_STATE: _describe_optimizer_state,
-    causes.OPTIMIZER_STEP: _describe_optimizer_step,
+    causes.FORMER_TRAINING: describe_former_training,
+    causes.MANY_MODELS: describe_many_models,
+    causes.CHECKPOINT: describe_checkpoint,
+    causes.OPTIMIZER_STATE: describe_optimizer_state,
+    causes.OPTIMIZER_STEP: describe_optimizer_step,
     causes.LARGE_REQUEST: _describe_large_request,
-    causes.COPIES: _describe_copies,
-    causes.MODEL: _describe_model,
+    causes.COPIES: describe_copies,
+    causes.MODEL: describe_model,
     causes.ACTIVATIONS: _describe_activations,
     causes.FORWARD: _describe_forward,
     causes.KEPT: _describe_kept,

@@ -47,21 +47,18 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._replay import MIN_BLOCK_SIZE
-from ...reading.names import KINDS, ROLES
-from ...reading.positions import Range
-from ...reading.recorded import Held, RecordedTrace
+from ...reading.names import ROLES
+from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, Site, SiteBytes, sites_of_blocks, top_sites
 from ...reading.table import Table
-from ..leaks.leak import EXCEPTION, GRAPH, THREAD, Holder
+from ..leaks.leak import Holder
 from ..leaks.loops import LoopIndex
-from ..leaks.referrers import MIN_SHARE, estimate_share, find_step, make_holder
 from ..usage.composition import FORWARD as FORWARD_PHASE
 from ..usage.composition import OPTIMIZER as OPTIMIZER_PHASE
-from ..usage.held_memory import list_rows
 from ..usage.held_rows import HeldRow
 from ..usage.roles import ModelOrigin, find_model_origin
 from .autocast_cache import AutocastMemory, find_autocast_memory
-from .failed_allocations import FailedAllocation, find_failed_allocations
+from .failed_allocations import FailedAllocation
 from .forwards import ACTIVATIONS as ACTIVATIONS
 from .forwards import FORWARD as FORWARD
 from .forwards import KEPT as KEPT
@@ -71,6 +68,7 @@ from .forwards import MODEL as MODEL
 from .forwards import MODEL_ROLES, USES, ForwardReader
 from .forwards import NO_BACKWARD as NO_BACKWARD
 from .forwards import Forwards as Forwards
+from .holders_at_failure import HoldersAtFailure
 
 KEPT_EXCEPTION = "exception"
 AUTOCAST_CACHE = "autocast's cache"
@@ -102,9 +100,6 @@ MIN_COPY_SHARE = 0.01
 MIN_COMMON_SHARE = 0.9
 """Minimum share of the bytes of a copy in blocks with sizes of the model's blocks."""
 _WEIGHT_ROLES = ("parameter", "buffer")
-_MAX_EVENTS_TO_SCAN = 256
-"""Number of events after the failure that are searched for the end of its object scan."""
-_LATENCY = KINDS.index("latency")
 _MAX_SITES = 5
 _LOAD = re.compile(r"[/\\](torch[/\\]serialization|safetensors[/\\]torch)\.py$")
 _COPY = re.compile(r"[/\\](copy|torch[/\\]nn[/\\]modules[/\\]module)\.py$")
@@ -112,8 +107,6 @@ _COPY_FUNCTIONS = ("deepcopy", "_apply")
 _ATTENTION = re.compile(r"attention|attn|attend", re.IGNORECASE)
 _FUSED_ATTENTION = "scaled_dot_product"
 _VMAP = re.compile(r"[/\\]torch[/\\]_functorch[/\\]vmap\.py$")
-_CACHE_ENTRY = "(...)"
-"""In the name of a holder: an entry of an lru_cache."""
 _FOREACH, _FOREACH_SGD = "_multi_tensor_", "_multi_tensor_sgd"
 _INIT_STATE = "_init_group"
 """Function of torch's optimizers that makes the state of parameters."""
@@ -146,7 +139,7 @@ class FormerTraining:
     site: SiteBytes
     """Line with the most of these bytes."""
     holder: Holder | None
-    """What held most of the state at the object scan of the failure; None if unknown."""
+    """Object that held most of the state at the object scan of the failure; None if unknown."""
     later: SiteBytes
     """Line with the most parameters of the later model."""
 
@@ -221,7 +214,7 @@ class ProgramMemory:
     vmap: SiteBytes | None
     """Line that called torch.func.vmap, with the live bytes of its calls; None if it has none."""
     former_training: FormerTraining | None
-    """What is left of the training of a model before a later one; None if there is none."""
+    """Gradients and optimizer state of a model that was trained before a later one; None if there are none."""
 
     def cause(self, usable_bytes: int) -> str:
         """Return what filled the memory: one of CAUSES."""
@@ -289,13 +282,14 @@ class _MemoryReader(ForwardReader):
         self._is_weight: _Mask = self._has_role(*_WEIGHT_ROLES) | (
             ~self._uses[MODEL] & ~self._of_backward & self._is_true_of_stack(self._is_copied)
         )
+        self._holders = HoldersAtFailure(trace, request, live)
         self._totals = trace.replay.stacks(request.seq, request.device)
 
     def read(self) -> ProgramMemory:
         request = self._request
         last_pass, live_forwards = self.read_forwards()
         copies, has_late_copies = self._find_copies()
-        exception_bytes, exception_holder = self._find_exceptions()
+        exception_bytes, exception_holder = self._holders.find_exceptions(self._uses[ACTIVATIONS])
         is_kept = self._uses[KEPT]
         sites = {use: self._top_sites(rows) for use, rows in self._uses.items()}
         kept_line = self._lines[sites[KEPT][0].stack_id] if sites[KEPT] else None
@@ -307,7 +301,6 @@ class _MemoryReader(ForwardReader):
         frames = self._frames(self._request_stack)[:_INNERMOST_FRAMES]
         earlier_state = self._of_optimizer & (self._live["alloc_seq"] < last_pass)
         copies_of_step = self._of_optimizer & ~self._has_role("optimizer state")
-        held = self._list_held()
         return ProgramMemory(
             bytes_by_use={use: int(self._bytes[rows].sum()) for use, rows in self._uses.items()},
             sites_by_use=sites,
@@ -341,21 +334,11 @@ class _MemoryReader(ForwardReader):
             exception_bytes=exception_bytes,
             exception_holder=exception_holder,
             autocast=find_autocast_memory(self._trace, request.device, request.seq, self._live),
-            graph_holder=next((row for row in held if _carries_graph(row.holder)), None),
-            holder=next((row for row in held if _is_forgotten(row)), None),
+            graph_holder=self._holders.find_graph_holder(),
+            holder=self._holders.find_forgotten(),
             vmap=self._find_vmap(),
             former_training=self._find_former_training(),
         )
-
-    def _list_held(self) -> tuple[HeldRow, ...]:
-        """Return what held the live blocks at the object scan of the failure, the most bytes first.
-
-        Without a scan of its own, the last one: blocks that are younger may have the addresses of others at that scan.
-        """
-        scan = self._find_scan_of_failure()
-        held = [held for held in self._trace.held if held.event == scan and len(held.addresses)]
-        older = self._live.take(self._live["alloc_seq"] < scan)
-        return list_rows(self._trace, held, older, int(self._bytes.sum()), has_all=False)
 
     def _find_vmap(self) -> SiteBytes | None:
         """Return the line that called torch.func.vmap for the most live bytes, if any, with these.
@@ -397,18 +380,18 @@ class _MemoryReader(ForwardReader):
         gradients, state = is_gradient & (alloc_seq < begin), self._of_optimizer & (alloc_seq < begin)
         [site] = self._top_sites(gradients | state, top=1)
         [later_site] = self._top_sites(later, top=1)
-        held = self._find_held(state)
+        holder = self._holders.find_holder(state)
         gradient_bytes, later_bytes, young_bytes = (
             int(self._bytes[rows].sum()) for rows in (gradients, later, is_gradient & (alloc_seq > begin))
         )
-        is_trained = 2 * young_bytes >= later_bytes or (held is not None and "[" in held.name)
+        is_trained = 2 * young_bytes >= later_bytes or (holder is not None and "[" in holder.name)
         if not is_trained or later_bytes < LARGE_SHARE * gradient_bytes:
             return None
         return FormerTraining(
             gradient_bytes,
             int(self._bytes[state].sum()),
             site,
-            self._make_holder(held),
+            holder,
             later_site,
         )
 
@@ -470,39 +453,13 @@ class _MemoryReader(ForwardReader):
             has_call = np.searchsorted(calls, begins) > np.searchsorted(calls, ends)
             if len(firsts) >= MIN_MODELS and 2 * int(has_call.sum()) >= len(has_call):
                 size, site = int(self._bytes[rows].sum()), Site.of_stack(self._stacks, maker)
-                held = self._find_held(rows)
-                holder = "" if held is None else held.holder
-                return MadeModels(SiteBytes(site, size, int(rows.sum()), maker), len(firsts), holder)
+                holder = self._holders.find_holder(rows)
+                return MadeModels(
+                    SiteBytes(site, size, int(rows.sum()), maker),
+                    len(firsts),
+                    "" if holder is None else holder.names[0],
+                )
         return None
-
-    def _find_held(self, rows: _Mask) -> Held | None:
-        """Return what held most of these blocks at the object scan of the failure, if known."""
-        scan = self._find_scan_of_failure()
-        addresses = self._live["address"][rows & (self._live["alloc_seq"] < scan)]
-        shares = [
-            (estimate_share(addresses, held)[1], held)
-            for held in self._trace.held
-            if held.event == scan and len(held.addresses)
-        ]
-        share, held = max(shares, key=lambda item: item[0], default=(0.0, None))
-        return held if share > MIN_SHARE else None
-
-    def _make_holder(self, held: Held | None) -> Holder | None:
-        return None if held is None else make_holder(self._trace, [held], find_step(self._trace, held.event), 1.0)
-
-    def _find_scan_of_failure(self) -> int:
-        """Return the event of the last object scan before the failed request's thread went on."""
-        request = self._request
-        first = max(request.seq + 1, self._trace.integrity.compacted_until)
-        within = Range(first, min(request.seq + _MAX_EVENTS_TO_SCAN, self._trace.end_seq))
-        until = within.first
-        for events in self._trace.iter_events(within, with_state=False):
-            goes_on = (events["thread"] == request.thread) & (events["kind"] != _LATENCY)
-            until = int(events["seq"][goes_on.argmax()]) if goes_on.any() else within.end
-        return self._find_last_scan(until)
-
-    def _find_last_scan(self, until: int) -> int:
-        return max((held.event for held in self._trace.held if held.event <= until), default=-1)
 
     def _is_loaded(self, stack: int) -> bool:
         return is_loaded(self._frames(stack))
@@ -566,32 +523,6 @@ class _MemoryReader(ForwardReader):
         common_sizes = expected & Counter(self._bytes[rows].tolist())
         return sum(common_sizes.values()) >= MIN_COMMON_SHARE * sum(expected.values())
 
-    def _find_exceptions(self) -> tuple[int, Holder | None]:
-        """Return the bytes that earlier exceptions held at an object scan and still hold, and what keeps them.
-
-        The last scan before the failure counts. The scan at the failure also finds its own exception: there, only
-        activations older than the failure before it count, such as those of an attempt with a larger batch.
-        """
-        last_scan = self._find_last_scan(self._request.seq + 1)
-        failures = find_failed_allocations(self._trace, device=self._request.device)
-        earlier = max((failure.seq for failure in failures if failure.seq < self._request.seq), default=0)
-        alloc_seq, scan_of_failure = self._live["alloc_seq"], self._find_scan_of_failure()
-        alive = self._find_held_by_exceptions(last_scan, alloc_seq < last_scan)
-        alive = alive or self._find_held_by_exceptions(scan_of_failure, self._uses[ACTIVATIONS] & (alloc_seq < earlier))
-        shortest = min(alive, key=lambda held: len(held.name), default=None)
-        return sum(alive.values()), self._make_holder(shortest)
-
-    def _find_held_by_exceptions(self, scan: int, rows: _Mask) -> dict[Held, int]:
-        """Return what exceptions held at a scan, if that is mostly live blocks of a mask, with the bytes of these."""
-        older, sizes = self._live["address"][rows], self._bytes[rows]
-        bytes_by_object: dict[Held, int] = {}
-        for held in self._trace.held:
-            if held.event == scan and held.through == EXCEPTION:
-                is_held = np.isin(older, held.addresses)
-                if 2 * int(is_held.sum()) >= len(held.addresses) > 0:  # the addresses may be a sample
-                    bytes_by_object[held] = round(int(sizes[is_held].sum()) * held.count / len(held.addresses))
-        return bytes_by_object
-
     def _find_outer_count(self) -> int:
         sizes, counts = np.unique(self._bytes[~self._uses[MODEL]], return_counts=True)
         for size in map(int, sizes[counts > 1]):
@@ -600,25 +531,6 @@ class _MemoryReader(ForwardReader):
                 if size % item == 0 and 0 <= self._request.requested_bytes - outer < MIN_BLOCK_SIZE and outer > size:
                     return size // item
         return 0
-
-
-def _carries_graph(holder: Holder) -> bool:
-    """Return whether an attribute or global variable leads to the memory through its graph: no call will free it."""
-    return holder.through == GRAPH and (holder.scope == "global" or "." in holder.name)
-
-
-def _is_forgotten(row: HeldRow) -> bool:
-    """Return whether a cache of a function or a thread leads to the memory.
-
-    A cache of a function may be there to share a model, and a thread to serve it: a model is forgotten only as `self`
-    in the cache of a method.
-    """
-    holder = row.holder
-    is_entry = _CACHE_ENTRY in holder.name
-    if row.role in MODEL_ROLES:
-        return is_entry and holder.scope == "class attribute"
-    is_cache = is_entry or any(container.type == "lru_cache" for container in holder.containers)
-    return is_cache or holder.through == THREAD
 
 
 def _mentions_attention(places: Sequence[Frame] | Sequence[Site]) -> bool:

@@ -1,0 +1,132 @@
+"""Objects that held the live blocks at the object scan of a failed allocation.
+
+The recorder scans at the first two out-of-memory errors. For a later one, the last scan before it counts: only blocks
+that are older than the scan are compared with it, as others may have the addresses of blocks freed since.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import numpy.typing as npt
+
+from ...reading.names import KINDS
+from ...reading.positions import Range
+from ...reading.recorded import Held, RecordedTrace
+from ...reading.table import Table
+from ..leaks.leak import EXCEPTION, GRAPH, THREAD, Holder
+from ..leaks.referrers import MIN_SHARE, estimate_share, find_step, make_holder
+from ..usage.held_memory import list_rows
+from ..usage.held_rows import HeldRow
+from .failed_allocations import FailedAllocation, find_failed_allocations
+from .forwards import MODEL_ROLES
+
+_MAX_EVENTS_TO_SCAN = 256
+"""Number of events after the failure that are searched for the end of its object scan."""
+_LATENCY = KINDS.index("latency")
+_CACHE_ENTRY = "(...)"
+"""In the name of a holder: an entry of an lru_cache."""
+
+_Mask = npt.NDArray[np.bool_]
+
+
+class HoldersAtFailure:
+    """Holders of the blocks that were live at a failed allocation. live: these blocks."""
+
+    def __init__(self, trace: RecordedTrace, request: FailedAllocation, live: Table) -> None:
+        self._trace = trace
+        self._request = request
+        self._live = live
+        self._bytes: npt.NDArray[np.int64] = live["requested_bytes"].astype(np.int64)
+
+    @functools.cached_property
+    def rows(self) -> tuple[HeldRow, ...]:
+        """The holders, most bytes first."""
+        candidates = [holder for holder in self._trace.held if holder.event == self._scan and len(holder.addresses)]
+        older = self._live.take(self._live["alloc_seq"] < self._scan)
+        return list_rows(self._trace, candidates, older, int(self._bytes.sum()), has_all=False)
+
+    def find_graph_holder(self) -> HeldRow | None:
+        """Return the attribute or global variable that held the most through its graph: no call will free it."""
+        return next((row for row in self.rows if _carries_graph(row.holder)), None)
+
+    def find_forgotten(self) -> HeldRow | None:
+        """Return the cache of a function, or the thread, that held the most."""
+        return next((row for row in self.rows if _is_forgotten(row)), None)
+
+    def find_holder(self, blocks: _Mask) -> Holder | None:
+        """Return the object that held most of some blocks, if known. blocks: mask of the live blocks."""
+        addresses = self._live["address"][blocks & (self._live["alloc_seq"] < self._scan)]
+        shares = [
+            (estimate_share(addresses, candidate)[1], candidate)
+            for candidate in self._trace.held
+            if candidate.event == self._scan and len(candidate.addresses)
+        ]
+        share, largest = max(shares, key=lambda item: item[0], default=(0.0, None))
+        return self._make_holder(largest) if share > MIN_SHARE else None
+
+    def find_exceptions(self, activations: _Mask) -> tuple[int, Holder | None]:
+        """Return the bytes that earlier exceptions held at an object scan and still hold, and the object that has them.
+
+        The last scan before the failure counts. The scan at the failure also finds its own exception: there, only
+        activations older than the failure before it count, such as those of an attempt with a larger batch.
+        """
+        last_scan = self._find_last_scan(self._request.seq + 1)
+        failures = find_failed_allocations(self._trace, device=self._request.device)
+        earlier = max((failure.seq for failure in failures if failure.seq < self._request.seq), default=0)
+        alloc_seq = self._live["alloc_seq"]
+        alive = self._measure_exceptions(last_scan, alloc_seq < last_scan)
+        alive = alive or self._measure_exceptions(self._scan, activations & (alloc_seq < earlier))
+        shortest = min(alive, key=lambda exception: len(exception.name), default=None)
+        return sum(alive.values()), self._make_holder(shortest)
+
+    def _measure_exceptions(self, scan: int, blocks: _Mask) -> dict[Held, int]:
+        """Return the exceptions of a scan whose memory is mostly live blocks of a mask, with the bytes of these."""
+        addresses, sizes = self._live["address"][blocks], self._bytes[blocks]
+        bytes_by_exception: dict[Held, int] = {}
+        for candidate in self._trace.held:
+            if candidate.event == scan and candidate.through == EXCEPTION:
+                matches = np.isin(addresses, candidate.addresses)
+                scanned = len(candidate.addresses)  # may be a sample
+                if 2 * int(matches.sum()) >= scanned > 0:
+                    bytes_by_exception[candidate] = round(int(sizes[matches].sum()) * candidate.count / scanned)
+        return bytes_by_exception
+
+    def _make_holder(self, candidate: Held | None) -> Holder | None:
+        if candidate is None:
+            return None
+        return make_holder(self._trace, [candidate], find_step(self._trace, candidate.event), 1.0)
+
+    @functools.cached_property
+    def _scan(self) -> int:
+        """Event of the last object scan before the failed request's thread went on; -1 if there is none."""
+        request = self._request
+        first = max(request.seq + 1, self._trace.integrity.compacted_until)
+        within = Range(first, min(request.seq + _MAX_EVENTS_TO_SCAN, self._trace.end_seq))
+        until = within.first
+        for events in self._trace.iter_events(within, with_state=False):
+            goes_on = (events["thread"] == request.thread) & (events["kind"] != _LATENCY)
+            until = int(events["seq"][goes_on.argmax()]) if goes_on.any() else within.end
+        return self._find_last_scan(until)
+
+    def _find_last_scan(self, until: int) -> int:
+        return max((candidate.event for candidate in self._trace.held if candidate.event <= until), default=-1)
+
+
+def _carries_graph(holder: Holder) -> bool:
+    return holder.through == GRAPH and (holder.scope == "global" or "." in holder.name)
+
+
+def _is_forgotten(row: HeldRow) -> bool:
+    """Return whether a cache of a function or a thread leads to the memory.
+
+    A cache of a function may be there to share a model, and a thread to serve it: a model is forgotten only as `self`
+    in the cache of a method.
+    """
+    holder = row.holder
+    is_entry = _CACHE_ENTRY in holder.name
+    if row.role in MODEL_ROLES:
+        return is_entry and holder.scope == "class attribute"
+    is_cache = is_entry or any(container.type == "lru_cache" for container in holder.containers)
+    return is_cache or holder.through == THREAD

@@ -1,0 +1,179 @@
+"""Causes of failed allocations in the memory of models, as text: weights, gradients, optimizer state, and copies."""
+
+from __future__ import annotations
+
+from ..analysis.free_memory import program_memory as causes
+from ..analysis.free_memory.oom import OutOfMemory
+from . import units
+from .cures import (
+    FOREACH_CURE,
+    SHARE_MODEL,
+    quote,
+)
+from .oom_cause_text import (
+    MAX_LINES,
+    CauseText,
+    describe_usage,
+    line_to_change,
+    list_lines,
+    list_roles,
+    top_line,
+    with_share,
+)
+from .site_names import SiteNames
+
+_MIN_REST = 0.1  # of what the process may use, beside the model, for a smaller batch to help
+
+
+def describe_many_models(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    models = failure.program.models
+    assert models is not None, "this cause requires models"
+    site = models.site
+    holder = [f"Held by {names.referrer(models.holder)}."] if models.holder else []
+    done = "models, with their optimizers," if failure.program.bytes_by_role["optimizer state"] else "models"
+    remedy = f"{SHARE_MODEL}; or remove {done} that are done, or keep copies on the CPU (`.cpu()`)"
+    if "copy" in (site.site.source or ""):
+        remedy = f"keep the copies on the CPU (`.cpu()`, or a state_dict moved there), or remove {done} that are done"
+    return CauseText(
+        f"{units.number(models.count)} models made at {names.site(site.site)} are kept:"
+        f" {with_share(site.bytes, failure)} of weights",
+        site.site,
+        site.stack_id,
+        [*holder, *list_roles(failure)],
+        [f"What helps: {remedy}."],
+    )
+
+
+def describe_checkpoint(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    sites = failure.program.checkpoints
+    site, size = max(sites, key=lambda site: site.bytes), sum(site.bytes for site in sites)
+    blocks = units.counted(sum(site.blocks for site in sites), "block")
+    return CauseText(
+        f"{names.site(site.site)} loaded a checkpoint onto {failure.device} beside the model:"
+        f" {with_share(size, failure)}",
+        site.site,
+        site.stack_id,
+        [
+            f"Its {blocks} are still live, and the model has blocks of the same sizes: both are on the device.",
+            *list_roles(failure),
+        ],
+        [
+            'What helps: load it into host memory (torch.load(..., map_location="cpu")), and del it once the model and'
+            " the optimizer have their state."
+        ],
+    )
+
+
+def describe_former_training(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    former = failure.program.former_training
+    assert former is not None, "this cause requires a former training"
+    state = "Gradients and optimizer state" if former.state_bytes else "Gradients"
+    holder = former.holder
+    place = "" if holder is None else f", in {quote(names.referrer(holder.name))},"
+    site, stack = line_to_change(holder, former.site.site, former.site.stack_id)
+    return CauseText(
+        f"{state} of a former training{place} are still live: {with_share(former.bytes, failure)}",
+        site,
+        stack,
+        [
+            f"They are older than the parameters from {names.site(former.later.site)}, and have not changed since.",
+            *list_roles(failure),
+        ],
+        [
+            "What helps: when a model is trained, del its optimizer, also in what is kept of the stage, and call"
+            " `zero_grad(set_to_none=True)`; or del the model, if it is done."
+        ],
+    )
+
+
+def describe_optimizer_state(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    program = failure.program
+    earlier = program.earlier_optimizer_bytes
+    state = program.bytes_by_role["optimizer state"] - earlier
+    why = ["The state stays until the end: Adam needs twice the size of the parameters.", *list_roles(failure)]
+    remedies = (
+        "an optimizer with less state (SGD, Adafactor, 8-bit Adam), sharding it over devices (ZeroRedundancyOptimizer,"
+        " FSDP), lower precision, or a smaller model"
+    )
+    which, beside = "the optimizer's state in its first step", ""
+    if earlier:
+        which = "the state of an optimizer for parameters that had none"
+        beside = f", beside {units.size(earlier)} of state that is older"
+        remedies = (
+            "if an earlier optimizer is done, such as that of a former stage, del it, and zero_grad() its model, or"
+            f" del both; else {remedies}"
+        )
+    return CauseText(
+        f"{names.site(failure.site)} allocates {which}: {with_share(state, failure)} so far{beside}",
+        failure.site,
+        failure.request.stack_id,
+        why,
+        [f"What helps: {remedies}."],
+    )
+
+
+def describe_optimizer_step(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    copies = failure.program.step_copies_bytes
+    size = (
+        f"{units.size(copies)} so far" if copies else f"{failure.device} refused {units.size(failure.requested_bytes)}"
+    )
+    return CauseText(
+        f"{names.site(failure.site)} makes temporary copies in the optimizer's step, beside weights, gradients and"
+        f" state: {size}",
+        failure.site,
+        failure.request.stack_id,
+        [describe_usage(failure), *list_roles(failure)],
+        [f"What helps: {FOREACH_CURE}; or del activations and outputs before the step."],
+    )
+
+
+def describe_copies(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    copies = failure.program.copies
+    size = sum(site.bytes for site in copies)
+    last = copies[0]
+    count = "One copy" if len(copies) == 1 else f"{units.number(len(copies))} copies"
+    lines = list(dict.fromkeys(names.site(site.site) for site in copies))
+    more = f" and {units.counted(len(lines) - MAX_LINES, 'more line')}" if len(lines) > MAX_LINES else ""
+    remedies = [
+        "keep copies in host memory (deepcopy(model).cpu(), or a state_dict moved to the CPU)",
+        "del models, with their optimizers, that are no longer needed",
+        "store copies in lower precision",
+    ]
+    if "copy" not in (last.site.source or ""):  # another model
+        remedies[:2] = ["del the former model, with its optimizer and scheduler, before this line", remedies[0]]
+    return CauseText(
+        f"{names.site(last.site)} puts another copy of the model on {failure.device}:"
+        f" {with_share(size, failure)} of copies",
+        last.site,
+        last.stack_id,
+        [
+            f"{count} of the model, with blocks of the same sizes, came from {', '.join(lines[:MAX_LINES])}{more}.",
+            *list_roles(failure),
+        ],
+        [f"What helps: {', '.join(remedies[:-1])}, or {remedies[-1]}."],
+    )
+
+
+def describe_model(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    size = failure.program.bytes_by_use[causes.MODEL]
+    site, stack = top_line(failure.program.sites_by_use[causes.MODEL], failure)
+    by_role = failure.program.bytes_by_role
+    parts = ["weights"] if by_role["parameter"] or by_role["buffer"] else []
+    parts += ["gradients"] if by_role["gradient"] else []
+    parts += ["optimizer state"] if by_role["optimizer state"] else []
+    *others, last_part = parts or ["weights"]
+    subject = f"{', '.join(others)} and {last_part}" if others else last_part
+    less_state = "an optimizer with less state, " if by_role["optimizer state"] else ""
+    rest = failure.allocated_bytes - size
+    smaller_batch = (
+        f"A smaller batch frees at most {units.size(rest)}, the rest."
+        if rest + failure.requested_bytes >= _MIN_REST * failure.usable_bytes
+        else "A smaller batch would not."
+    )
+    return CauseText(
+        f"{subject.capitalize()} fill {failure.device}: {with_share(size, failure)}",
+        site,
+        stack,
+        [*list_roles(failure), *list_lines(failure.program.sites_by_use[causes.MODEL], names)],
+        [f"What helps: lower precision, {less_state}sharding over devices, or a smaller model. {smaller_batch}"],
+    )
