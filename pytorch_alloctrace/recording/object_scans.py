@@ -87,7 +87,6 @@ class ObjectScans:
         self._began = time.monotonic()
         self._due_event: float = FIRST_SCAN_EVENTS
         self._due_collection_event = math.inf  # until another scan has shown how long one takes
-        self._first_scan_began: float | None = None
         self._spent_s = 0.0
         self._needed_s = MIN_SCAN_S
         self._complete_s = math.inf  # enough for a scan like the last complete one
@@ -261,8 +260,7 @@ class ObjectScans:
             self._needed_s = 2 * allowed_s if is_truncated else max(1.5 * scan_s, MIN_SCAN_S)
             if not is_truncated:
                 self._complete_s = self._needed_s
-            self._first_scan_began = began if self._first_scan_began is None else self._first_scan_began
-            growth = TRUNCATED_SCAN_GROWTH if is_truncated else _scan_growth(scan_s, began - self._first_scan_began)
+            growth = TRUNCATED_SCAN_GROWTH if is_truncated else _scan_growth(scan_s, remaining_s - scan_s)
             self._due_event = max(event_count * growth, FIRST_SCAN_EVENTS)
         finally:
             self._scan_lock.release()
@@ -333,16 +331,13 @@ class ObjectScans:
         self._recorder.push_roles(notes)
 
 
-def _scan_growth(scan_s: float, elapsed_s: float) -> float:
-    """Return the growth of the event count to the next scan that the time for scans allows throughout a run.
+def _scan_growth(scan_s: float, remaining_s: float) -> float:
+    """Return the growth of the event count to the next scan, which leaves time for scans of later events.
 
-    elapsed_s: Seconds since the first scan; while a program imports and loads, the event count hardly grows.
-
-    `FREE_SCAN_S` lasts from the first scan until a run has 1.5 million events, e^8 times as many: an eighth each time
-    that the run becomes e times as long. Then its share of the elapsed time suffices.
+    While the event count becomes e times as large, scans may take a quarter of the time left to all scans: a short
+    program has several, and a long one still has time at its end.
     """
-    available_s = FREE_SCAN_S / 8 + MAX_SCAN_SHARE * elapsed_s
-    return min(max(MIN_SCAN_GROWTH, math.exp(scan_s / max(available_s, scan_s))), MAX_SCAN_GROWTH)
+    return min(max(MIN_SCAN_GROWTH, math.exp(scan_s / max(remaining_s / 4, scan_s))), MAX_SCAN_GROWTH)
 
 
 Result = TypeVar("Result")
