@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import copy
 import functools
+import math
 import queue
 import sys
 import threading
@@ -830,6 +831,8 @@ def main() -> None:
 
 @program("few outputs that no scan saw")
 def main() -> None:
+    sessions[-1]._object_scans._due_event = math.inf
+
     def validate() -> int:
         outputs = []
         for _ in range(8):
