@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <semaphore>
 #include <string>
 #include <thread>
 #include <utility>
@@ -30,6 +31,7 @@ struct NameLookup {
   std::mutex mutex;  // a leaf
   std::vector<Request> requests;
   std::atomic<bool> stopping{false};
+  std::binary_semaphore has_state{0};  // released when the thread has its Python state, or no memory for it
   std::thread thread;
   WakeSignal wake;
 };
@@ -90,8 +92,9 @@ void store(const Names& names) noexcept {
 
 // Look up names until stopped, with one Python state: creating a state later, without memory, would abort the program.
 void look_up_until_stopped() {
-  const PyGILState_STATE outside = PyGILState_Ensure();
-  PyThreadState* state = PyEval_SaveThread();
+  PyThreadState* state = PyThreadState_New(PyInterpreterState_Main());
+  lookup().has_state.release();
+  if (!state) return;  // out of memory: threads stay unnamed
   while (!lookup().stopping.load(std::memory_order_acquire)) {
     const std::vector<Request> requests = consume_requests();
     if (requests.empty() && !has_module_name_requests()) {
@@ -105,7 +108,8 @@ void look_up_until_stopped() {
     store(names);  // without the GIL: may wait for the writer
   }
   PyEval_RestoreThread(state);
-  PyGILState_Release(outside);
+  PyThreadState_Clear(state);
+  PyThreadState_DeleteCurrent();
 }
 
 }  // namespace
@@ -126,6 +130,9 @@ void wake_name_thread() noexcept { lookup().wake.post(); }
 void start_thread_names() {
   lookup().stopping.store(false, std::memory_order_release);
   lookup().thread = start_thread(look_up_until_stopped);
+  // Wait with the GIL. The new thread takes CPython's lock of thread states: a fork() of another Python thread at that
+  // moment, which needs the GIL, would leave the lock taken in the child, and os.fork() would never return there.
+  lookup().has_state.acquire();
 }
 
 void stop_thread_names() {
