@@ -305,8 +305,8 @@ class Trace:
     def holders(self) -> pd.DataFrame:
         """Return what held the program's tensors and autograd graphs at each object scan of the recording.
 
-        A scan records at most 32 holders of blocks and 4 more holders of autograd nodes. Of a compacted part, only its
-        last 48 scans are kept.
+        A scan records at most 32 holders of blocks, 4 more holders of autograd nodes, and 4 of numpy arrays, whose
+        bytes are foreign. Of a compacted part, only its last 48 scans are kept.
 
         Returns:
             Columns: seq (number of the next event when the scan began), holder ("trainer.losses (list of 46),

@@ -150,6 +150,17 @@ def attribute(obj: object, name: str) -> object:
         return None
 
 
+def array_base(array: object) -> object:
+    """Return the object that has the memory of a numpy array; None if the array has it."""
+    return class_dict(type(array))["base"].__get__(array)  # type: ignore[attr-defined]
+
+
+def array_bytes(array: object) -> int:
+    """Return the bytes of a numpy array's elements."""
+    size: int = class_dict(type(array))["nbytes"].__get__(array)  # type: ignore[attr-defined]
+    return size
+
+
 def cache_info(cache: object) -> Any:
     """Return the `cache_info` of an `lru_cache` from functools' C code, even if an attribute has the same name."""
     return functools._lru_cache_wrapper.cache_info(cache)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Groups of tensors with one holder."""
+"""Groups of tensors, or of numpy arrays, with one holder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Group:
     has_all_nodes: bool = False
     """False if there may be more nodes: time ran out, or other threads may have been changing graphs."""
     foreign_bytes: int = 0
-    """Bytes of the storages whose memory no allocator of torch provided, estimated like `count`."""
+    """Bytes of the storages whose memory no allocator of torch provided, estimated like `count`: all of `bytes` in a
+    group of numpy arrays."""
     tensor_bytes: int = 0
     """Bytes of the tensors, at most those of their storages: fewer than `bytes` if they are views. 0: unknown."""
 

@@ -6,8 +6,10 @@ import dataclasses
 import enum
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from . import access
 from .frames import can_read_frames
 from .groups import Group, create_group
 from .holder_search import HolderSearch, Members, total_bytes
@@ -23,6 +25,10 @@ MIN_GROUPS = 6
 """Minimum number of groups reported, even past the deadline."""
 MAX_NODE_GROUPS = 4
 """Maximum number of further groups reported by number of autograd nodes."""
+MAX_ARRAY_GROUPS = 4
+"""Maximum number of groups of numpy arrays reported by bytes."""
+MIN_ARRAY_BYTES = 1 << 20
+"""Minimum number of bytes of a group of numpy arrays."""
 MIN_UNREACHED = 8
 """Minimum number of unreached tensors for a search of garbage and libraries."""
 
@@ -44,7 +50,7 @@ class ScanResult(enum.Enum):
 @dataclass(frozen=True)
 class ObjectScan:
     groups: tuple[Group, ...]
-    """Groups, most tensors first, then groups reported only for their autograd nodes, without addresses."""
+    """Groups, most tensors first; then, without addresses, those reported for autograd nodes and of numpy arrays."""
     module_tensors: tuple[ModuleTensor, ...]
     """Parameters and buffers of the modules that the scan reached; parameters first."""
     result: ScanResult
@@ -143,6 +149,7 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
             walk, holder, members.get(holder, {}), node_group, read_share, has_all_nodes, begin + seconds
         )
         groups.append(dataclasses.replace(reported, addresses=()))  # leaks are not named by these groups
+    groups += _group_arrays(walk, holders, begin + seconds)
     module_tensors = tuple(sorted(find_module_tensors(walk, storages, begin + seconds), key=lambda tensor: tensor.kind))
     result = ScanResult.GRAPHS_IN_USE if walk.unread else ScanResult.COMPLETE
     if not walk.within_budget or not is_searched:
@@ -171,6 +178,27 @@ def _group_by_holder(
             members.setdefault(holders.holder_of(number), {})[storage] = number
         tensor_bytes[storage.key] += bytes_of(walk.objects[number], storage)
     return members, 1.0, tensor_bytes
+
+
+def _group_arrays(walk: Walk, holders: HolderSearch, deadline: float) -> Iterator[Group]:
+    """Yield the groups of numpy arrays that have the most memory; none after the deadline."""
+    members: dict[int, Members] = {}
+    for position, number in enumerate(walk.arrays):
+        if position % TENSORS_PER_CHECK == TENSORS_PER_CHECK - 1 and time.thread_time() > deadline:
+            return
+        array = walk.objects[number]
+        size = access.array_bytes(array)
+        if size and access.array_base(array) is None:
+            storage = Storage(id(array), 0, size, "cpu", is_foreign=True)
+            members.setdefault(holders.holder_of(number), {})[storage] = number
+    for holder, common in holders.find_common_containers(members).items():
+        members.setdefault(common, {}).update(members.pop(holder))
+    largest = sorted(members.items(), key=lambda item: -total_bytes(item[1]))[:MAX_ARRAY_GROUPS]
+    for holder, group in largest:
+        if total_bytes(group) < MIN_ARRAY_BYTES or time.thread_time() > deadline:
+            return
+        created = create_group(walk, holder, group, [], 1.0, walk.complete, deadline)
+        yield dataclasses.replace(created, addresses=())
 
 
 def _group_nodes_by_holder(walk: Walk, holders: HolderSearch, deadline: float) -> tuple[dict[int, list[int]], bool]:

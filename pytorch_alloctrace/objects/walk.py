@@ -54,9 +54,9 @@ class Kind(enum.IntEnum):
 
 
 # Looking up a member of an enum is slow.
-_ATOM, _PLAIN, _TENSOR, _STORAGE, _NODE, _MODULE, _CLASS = (
+_ATOM, _PLAIN, _TENSOR, _STORAGE, _NODE, _ARRAY, _MODULE, _CLASS = (
     *(Kind.ATOM, Kind.PLAIN, Kind.TENSOR),
-    *(Kind.STORAGE, Kind.NODE, Kind.MODULE, Kind.CLASS),
+    *(Kind.STORAGE, Kind.NODE, Kind.ARRAY, Kind.MODULE, Kind.CLASS),
 )
 
 _ATOMS = (
@@ -101,6 +101,8 @@ class Walk:
     references: list[int] = field(default_factory=list)
     """All references to tensors and storages: from, to, from, to. Tuples would be one more object each."""
     nodes: set[int] = field(default_factory=set)
+    arrays: list[int] = field(default_factory=list)
+    """Numbers of the numpy arrays."""
     containers: list[int] = field(default_factory=list)
     """References from collections to objects that were reached before by another path: from, to, from, to."""
     visited_shares: dict[int, float] = field(default_factory=dict)
@@ -404,6 +406,8 @@ class Walker:
                     walk.references += parent, number
                 elif kind is _NODE:
                     walk.nodes.add(number)
+                elif kind is _ARRAY:
+                    walk.arrays.append(number)
             elif kind is _TENSOR or kind is _STORAGE:
                 walk.references += parent, number
                 if is_collection and number >= 0:
@@ -422,7 +426,7 @@ class Walker:
             walk.unread += graph_referents is None
             return [*gc.get_referents(obj), *(graph_referents or ())]
         if kind is Kind.ARRAY:
-            base = type(obj).__dict__["base"].__get__(obj)
+            base = access.array_base(obj)
             return [] if base is None else [base]
         if kind is Kind.CLASS:
             return gc.get_referents(obj)

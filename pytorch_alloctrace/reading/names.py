@@ -47,8 +47,6 @@ Only `finish` writes "none"."""
 
 STEP, MARK, REGION_BEGIN, REGION_END = (KINDS.index(name) for name in ("step", "mark", "region_begin", "region_end"))
 
-SIMULATED_DEVICE = "Simulated CUDA Device"
-"""Name of the devices of tools/simcuda."""
 _DEVICE_TYPES = {0: "cpu", 1: "cuda", 12: "xpu", 13: "mps", 1000: "pinned"}
 """Names by c10::DeviceType; 1000, not a type of torch, is pinned host memory."""
 

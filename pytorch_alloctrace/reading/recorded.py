@@ -18,7 +18,7 @@ from ..errors import CompactedError, PositionError, TraceError, UserPathError
 from .integrity import Integrity
 from .json_text import json_object
 from .locations import Locations
-from .names import KINDS, SIMULATED_DEVICE, STEP, counted, device_name, kind_name, named_device
+from .names import KINDS, STEP, counted, device_name, kind_name, named_device
 from .other_files import explain_other_file
 from .positions import PEAKS, Position, PositionEvent, PositionTable, Range, Region, time_of
 from .replay import MAXIMA, GroupTimeline, Replay
@@ -65,7 +65,7 @@ class Held:
     bytes: int
     """Requested bytes."""
     addresses: npt.NDArray[np.int64]
-    """Addresses of some of the held blocks."""
+    """Addresses of some of the held blocks; none of numpy arrays."""
     is_garbage: bool
     """True for an uncollected reference cycle that no variable of the program refers to."""
     containers: list[dict[str, Any]]
@@ -75,7 +75,7 @@ class Held:
     has_all_nodes: bool
     """False if there may be more nodes: the scan ran out of time or could not read all graphs; in older traces."""
     foreign_bytes: int
-    """Those of `bytes` that no allocator of torch provided; 0 in older traces."""
+    """Those of `bytes` that no allocator of torch provided: all, if the blocks are numpy arrays. 0 in older traces."""
     name: str
     """The variable alone: "trainer.predictions"; "" in older traces."""
     scope: str
@@ -368,11 +368,6 @@ class RecordedTrace:
     def device_names(self) -> dict[str, str]:
         """Name that the driver gives each CUDA device visible to the program."""
         return {device_name(gpu.device_type, gpu.device_index): gpu.name for gpu in self.reader.devices()}
-
-    @functools.cached_property
-    def is_simulated(self) -> bool:
-        """Whether a device is simulated (tools/simcuda): its memory is host memory of the program."""
-        return any(gpu.name == SIMULATED_DEVICE for gpu in self.reader.devices())
 
     @functools.cached_property
     def _samples(self) -> Table:

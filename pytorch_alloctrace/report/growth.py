@@ -143,49 +143,56 @@ def _find_accumulating_line(growth: Growth) -> Site:
 
 def describe_outside(growth: OutsideGrowth, names: SiteNames) -> Finding:
     """Describe growth of host memory outside torch's allocators."""
-    size = units.size(growth.bytes)
-    if growth.device == "pinned":
-        title = f"A leak or not? The pool of pinned memory grew by {size} more than its live blocks"
-        cure = (
-            "The pool rounds sizes up to powers of two and keeps what is freed: allocate pinned buffers once and reuse "
-            "them, or pad them to a few sizes."
-        )
-    elif growth.nodes:
-        title = (
-            f"A leak or not? The autograd graph of `{names.referrer(growth.variable)}` grows: {growth.nodes:,} nodes"
-        )
-        if growth.bytes:
-            title += f", and the process grew by {size} that torch's allocators did not allocate"
-        cure = (
-            f"Held by {names.referrer(growth.holder)}. Each node keeps host memory: add up `.detach()` or `.item()` of "
-            "its parts."
-        )
-    else:
-        title = f"A leak or not? The process grew by {size} that torch's allocators did not allocate"
-        what = (
-            "C++ or Python objects"
-            if growth.is_cpu_recorded
-            else "CPU tensors, which were not recorded, C++ or Python objects"
-        )
-        cure = (
-            f"It is memory of {what}. `tracemalloc` shows the part of Python; a profiler of the heap, such as "
-            "memray with --native, shows that of C++."
-        )
-    last = units.size(growth.last_bytes)
+    title, cure = _describe_pinned_pool(growth) if growth.device == "pinned" else _describe_process(growth, names)
     what = "The pool held" if growth.device == "pinned" else "Memory outside torch's allocators was"
     more = " more than its live blocks" if growth.device == "pinned" else ""
-    measured = (f"{what} {last}{more} after five sixths of the run.",) if growth.bytes else ()
+    measured = (
+        f"{what} {units.size(growth.last_bytes)}{more} after five sixths of the run, and {units.size(growth.bytes)} "
+        "less after a third.",
+    )
     return Finding(
         kind="inconclusive",
-        title=title,
+        title=f"A leak or not? {title}",
         device=growth.device,
         bytes=growth.bytes,
         confidence=None,
         site=None,
         stack_id=0,
-        sentences=(*measured, cure),
+        sentences=(*(measured if growth.bytes else ()), cure),
         brief=(cure,),
     )
+
+
+def _describe_pinned_pool(growth: OutsideGrowth) -> tuple[str, str]:
+    return (
+        f"The pool of pinned memory grew by {units.size(growth.bytes)} more than its live blocks",
+        "The pool rounds sizes up to powers of two and keeps what is freed: allocate pinned buffers once and reuse "
+        "them, or pad them to a few sizes.",
+    )
+
+
+def _describe_process(growth: OutsideGrowth, names: SiteNames) -> tuple[str, str]:
+    """Return what grew, and what to change."""
+    grew = (
+        f"the process grew by {units.size(growth.bytes)} that torch's allocators did not allocate, "
+        f"{units.size(growth.bytes_per_unit)} per {growth.unit}"
+    )
+    if growth.holder is None:
+        what = "" if growth.is_cpu_recorded else "CPU tensors, which were not recorded, "
+        return grew[0].upper() + grew[1:], (
+            f"It is memory of {what}C++ or Python objects. `tracemalloc` shows the part of Python; a profiler of the "
+            "heap, such as memray with --native, shows that of C++."
+        )
+    name = names.referrer(growth.holder.name or growth.holder.path)
+    if growth.nodes:
+        title = f"The autograd graph of `{name}` grows: {growth.nodes:,} nodes{f', and {grew}' if growth.bytes else ''}"
+        cure = "Each node keeps host memory: add up `.detach()` or `.item()` of its parts."
+        return title, f"Held by {names.referrer(growth.holder.names[0])}. {cure}"
+    title = f"Numpy arrays accumulate in {quote(name)}, and {grew}"
+    cure = (
+        f"Clear or cap {quote(name)}; of a part of an array, store a copy (`.copy()`), as a view keeps the whole array."
+    )
+    return title, f"{describe_holder(growth.holder, names)} {cure}"
 
 
 def describe_holder(holder: Holder, names: SiteNames) -> str:

@@ -21,14 +21,15 @@ from pytorch_alloctrace.analysis.leaks.clock import Clock
 from pytorch_alloctrace.analysis.leaks.forecast import estimate_free_bytes
 from pytorch_alloctrace.analysis.leaks.leak import Doubt, Growth, Leak, LeakVerdict
 from pytorch_alloctrace.analysis.leaks.loops import LoopIndex
-from pytorch_alloctrace.analysis.leaks.outside_growth import find_outside_growth
+from pytorch_alloctrace.analysis.leaks.outside_growth import OutsideGrowth, find_outside_growth
 from pytorch_alloctrace.analysis.summary import Summary, summarize
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.reading.table import Table
 from pytorch_alloctrace.report import units
 from pytorch_alloctrace.report.finding import Finding
-from pytorch_alloctrace.report.growth import growth_data
+from pytorch_alloctrace.report.growth import describe_outside, growth_data
 from pytorch_alloctrace.report.leaks import leak_findings
+from pytorch_alloctrace.report.site_names import SiteNames
 
 
 def record(folder: Path) -> None:
@@ -508,23 +509,43 @@ def test_memory_of_an_epoch_that_makes_the_peak_is_a_note() -> None:
     assert not verdict_on("sliding window").notes
 
 
+def find_growth_of_process(monkeypatch: pytest.MonkeyPatch, program: str, last_mib: int) -> tuple[OutsideGrowth, ...]:
+    """Return the growth of a recorded program if its process had grown from 200 MiB to `last_mib` in its steps."""
+    trace = trace_of(program)
+    steps = trace.positions.step_ends
+    times = np.array([trace.replay.time_before(int(end)) for end in steps])
+    levels = np.ma.array(np.linspace(200 << 20, last_mib << 20, len(steps)).astype(np.int64))
+    columns = ("anonymous_bytes", "used_bytes", "outside_bytes")
+    samples = Table({"time_ns": times, **dict.fromkeys(columns, levels)})
+    monkeypatch.setattr(
+        RecordedTrace, "driver_samples", lambda self, device=None: samples.take(np.full(len(steps), device == "cpu"))
+    )
+
+    return find_outside_growth(trace, Clock.from_steps(steps, trace.positions.ordinals), [])
+
+
 @pytest.mark.parametrize(("last_mib", "is_growing"), [(4000, True), (210, False)])
 def test_process_that_grows_outside_torch_is_undecided(
     monkeypatch: pytest.MonkeyPatch, last_mib: int, is_growing: bool
 ) -> None:
-    trace = trace_of("running total of numbers")
-    times = np.linspace(trace.begin_ns, trace.end_ns, 400).astype(np.int64)
-    levels = np.ma.array(np.linspace(200 << 20, last_mib << 20, 400).astype(np.int64))
-    columns = ("anonymous_bytes", "used_bytes", "outside_bytes")
-    samples = Table({"time_ns": times, **dict.fromkeys(columns, levels)})
-    monkeypatch.setattr(
-        RecordedTrace, "driver_samples", lambda self, device=None: samples.take(np.full(400, device == "cpu"))
-    )
-
-    growths = find_outside_growth(trace, Clock.from_steps(trace.positions.step_ends, trace.positions.ordinals), [])
+    growths = find_growth_of_process(monkeypatch, "running total of numbers", last_mib)
 
     assert [growth.device for growth in growths] == ["cpu"] * is_growing
-    assert all(64 << 20 < growth.bytes < last_mib << 20 and not growth.nodes for growth in growths)
+    for growth in growths:
+        assert growth.bytes == pytest.approx(0.5 * (last_mib - 200) * 2**20, rel=0.05)
+        assert growth.bytes_per_unit == pytest.approx((last_mib - 200) * 2**20 / 100, rel=0.05)
+        assert not growth.nodes and growth.holder is None
+
+
+def test_object_that_keeps_numpy_arrays_explains_growth_outside_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    (growth,) = find_growth_of_process(monkeypatch, "numpy arrays", 400)
+    finding = describe_outside(growth, SiteNames(""))
+
+    assert growth.holder is not None and growth.holder.name == "frames" and not growth.nodes
+    assert growth.holder.store is not None and ".append(" in growth.holder.store.source
+    assert "Numpy arrays accumulate in `frames`" in finding.title and ".copy()" in finding.brief[0]
+    (unexplained,) = find_growth_of_process(monkeypatch, "numpy arrays", 8000)
+    assert unexplained.holder is None
 
 
 def test_graph_of_a_running_total_is_undecided_and_the_variable_is_named() -> None:
@@ -532,7 +553,7 @@ def test_graph_of_a_running_total_is_undecided_and_the_variable_is_named() -> No
     report = alloctrace.load(trace_of(program).path).leaks()
 
     (growth,) = summary_of(program).outside_growth
-    assert (growth.variable, growth.bytes) == ("total", 0) and growth.nodes > 1000
+    assert growth.holder is not None and (growth.holder.name, growth.bytes) == ("total", 0) and growth.nodes > 1000
     assert not verdict_on(program).leaks and not summary_of(program).leaks_are_known
     assert report.outside_growth == (growth,) and not report.conclusive
     (finding,) = findings_on(program)

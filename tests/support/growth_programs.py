@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from steady_clock import make_steady, tick
 
@@ -915,6 +916,16 @@ def main() -> None:
     for _ in range(100):
         for _ in range(20):
             total = total + weight.sum().detach()
+        alloctrace.step()
+
+
+@program("numpy arrays")
+def main() -> None:
+    frames: dict[int, list[Any]] = {}
+    for number in range(STEPS):
+        work()
+        frame = np.empty(20 * SIZE, np.uint8)
+        frames.setdefault(number % 4, []).append(frame[:10])  # the view keeps the frame
         alloctrace.step()
 
 

@@ -49,7 +49,8 @@ void FreeRanges::take_at(uint64_t start, uint64_t size) {
 
 uint64_t reserve_addresses(uint64_t size, uint64_t alignment) {
   const uint64_t wanted = size + alignment;
-  void* mapped = mmap(nullptr, wanted, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  // Shared, so that the kernel does not count it as anonymous memory of the process.
+  void* mapped = mmap(nullptr, wanted, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return 0;
   const auto start = reinterpret_cast<uint64_t>(mapped);
   const uint64_t aligned = (start + alignment - 1) / alignment * alignment;
@@ -63,7 +64,10 @@ uint64_t reserve_addresses(uint64_t size, uint64_t alignment) {
 }
 
 void release_addresses(uint64_t start, uint64_t size) {
-  if (size > 0) munmap(reinterpret_cast<void*>(start), size);
+  if (size == 0) return;
+  // Pages of a shared mapping exist until all of it is unmapped.
+  madvise(reinterpret_cast<void*>(start), size, MADV_REMOVE);
+  munmap(reinterpret_cast<void*>(start), size);
 }
 
 bool back_addresses(uint64_t start, uint64_t size) {
@@ -71,7 +75,7 @@ bool back_addresses(uint64_t start, uint64_t size) {
 }
 
 void unback_addresses(uint64_t start, uint64_t size) {
-  madvise(reinterpret_cast<void*>(start), size, MADV_DONTNEED);
+  madvise(reinterpret_cast<void*>(start), size, MADV_REMOVE);
   mprotect(reinterpret_cast<void*>(start), size, PROT_NONE);
 }
 
@@ -84,7 +88,7 @@ void zero_addresses(uint64_t start, uint64_t size) {
     return;
   }
   std::memset(reinterpret_cast<void*>(start), 0, first - start);
-  madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  madvise(reinterpret_cast<void*>(first), last - first, MADV_REMOVE);
   std::memset(reinterpret_cast<void*>(last), 0, start + size - last);
 }
 

@@ -298,7 +298,7 @@ class DoubtFinder:
             if other.event < held.event
             and other.path == held.path
             and len(other.containers) == len(held.containers)
-            and other.count
+            and len(other.addresses)
         ]
 
     def _find_bound(self, leak: Leak, holder: Holder, held: Held) -> Growth | None:

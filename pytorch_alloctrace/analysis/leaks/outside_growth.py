@@ -4,18 +4,21 @@ The memory is judged in the unit of the first device (see `clock`): it grew if i
 above its maximum just before the end of the first third, by `MIN_BYTES` and `MIN_SHARE` of its peak. It is
 
 cpu      anonymous memory of the process less the live bytes of "cpu", if these were recorded. Growth of less than
-         `MIN_BYTES` may be the recorder's own. Unknown with a simulated device, whose memory is part of it
+         `MIN_BYTES` may be the recorder's own
 pinned   memory of torch's pinned pool less the live bytes of "pinned"
 
 An autograd graph that one variable keeps alive grew if it had more nodes at each of `MIN_SCANS` object scans, and
 `MIN_NODES` in the end. Its nodes are host memory, however small: they are reported without a minimum of bytes.
+
+Memory that grew is explained by the numpy arrays of one object, or its tensors on memory of numpy, if they became more
+from each of `MIN_SCANS` object scans to the next, and by `MIN_EXPLAINED` of the growth in all.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +28,8 @@ from ...reading.names import HOST_DEVICES
 from ...reading.recorded import Held, RecordedTrace
 from .clock import Clock
 from .doubts import MIN_UNITS
-from .leak import LeakVerdict
+from .leak import Holder, LeakVerdict
+from .referrers import find_step, make_holder
 
 MIN_BYTES = 64 << 20
 MIN_SHARE = 0.05
@@ -33,6 +37,7 @@ MIN_NODES = 1000
 MIN_SCANS = 4
 MIN_NODE_GROWTH = 4
 """Minimum ratio of a graph's last to its first number of nodes."""
+MIN_EXPLAINED = 0.25
 _BEGIN, _END, _WINDOW = 1 / 3, 5 / 6, 1 / 12
 _POINTS = 2000
 
@@ -45,16 +50,18 @@ class OutsideGrowth:
     """"cpu" or "pinned"."""
     bytes: int
     """Growth between a third and five sixths of the run; 0 if it is too little."""
+    bytes_per_unit: float
+    """`bytes` for each step or iteration of this time."""
+    unit: str
+    """"step" or "iteration"."""
     last_bytes: int
     """Memory outside torch's allocators at the end of this time."""
     is_cpu_recorded: bool
     """False if the memory may contain CPU tensors."""
     nodes: int = 0
     """Number of autograd nodes of the longest graph that grew; 0 if none did."""
-    variable: str = ""
-    """Variable that keeps the graph alive: "trainer.total"."""
-    holder: str = ""
-    """Its description: "trainer.total, local of main() at train.py:31"."""
+    holder: Holder | None = None
+    """Object that keeps the graph alive; without a graph, the object that keeps more and more numpy arrays."""
 
 
 def find_outside_growth(
@@ -70,7 +77,9 @@ def find_outside_growth(
     reported += [growth.holder for verdict in verdicts for growth in verdict.undecided]
     names = {name for holder in reported if holder is not None for name in (holder.name, holder.path)}
     growths = (
-        dataclasses.replace(growth, nodes=0, variable="", holder="") if growth.variable in names else growth
+        dataclasses.replace(growth, nodes=0, holder=None)
+        if growth.nodes and growth.holder is not None and (growth.holder.name or growth.holder.path) in names
+        else growth
         for growth in _find_growth(trace, clock)
     )
     return tuple(growth for growth in growths if growth.bytes or growth.nodes)
@@ -90,21 +99,25 @@ def _find_growth(trace: RecordedTrace, clock: Clock) -> Iterator[OutsideGrowth]:
         is_recorded = device in trace.devices
         outside = levels - _live_bytes(trace, device, sample_times) if is_recorded else levels
         early, late = (_in_window(sample_times, outside, *window) for window in (times[:2], times[2:]))
-        growth = int(late.min() - early.max())
+        growth, min_growth = int(late.max() - early.max()), int(late.min() - early.max())
         graph = _find_growing_graph(trace) if device == "cpu" else None
-        is_unknown = device == "cpu" and trace.is_simulated
-        if is_unknown or growth < max(MIN_BYTES, MIN_SHARE * int(outside.max())):
+        arrays = None
+        if min_growth < max(MIN_BYTES, MIN_SHARE * int(outside.max())):
             if graph is None:
                 continue
             growth = 0
+        elif device == "cpu" and graph is None:
+            arrays = _find_growing_arrays(trace, growth)
+        held = graph or arrays
         yield OutsideGrowth(
             device=device,
             bytes=growth,
+            bytes_per_unit=growth / ((_END - _BEGIN) * clock.length),
+            unit=clock.unit,
             last_bytes=int(late.max()),
             is_cpu_recorded=device != "cpu" or is_recorded,
             nodes=graph.nodes if graph is not None else 0,
-            variable=graph.name or graph.path if graph is not None else "",
-            holder=graph.holder if graph is not None else "",
+            holder=None if held is None else make_holder(trace, [held], find_step(trace, held.event), 1.0),
         )
 
 
@@ -125,17 +138,33 @@ def _in_window(
 
 def _find_growing_graph(trace: RecordedTrace) -> Held | None:
     """Return the variable with the longest graph that grew from scan to scan, at its last complete scan."""
-    scans_of: dict[str, list[Held]] = {}
-    for held in trace.held:
-        if held.nodes and held.has_all_nodes:
-            scans_of.setdefault(held.path, []).append(held)
-    growing = []
-    for scans in scans_of.values():
-        nodes = [held.nodes for held in scans]
-        if (
-            len(scans) >= MIN_SCANS
-            and all(before < after for before, after in itertools.pairwise(nodes))
-            and nodes[-1] >= max(MIN_NODES, MIN_NODE_GROWTH * nodes[0])
-        ):
-            growing.append(scans[-1])
+    growing = _find_growing(
+        [held for held in trace.held if held.nodes and held.has_all_nodes],
+        lambda held: held.nodes,
+        lambda first, last: last >= max(MIN_NODES, MIN_NODE_GROWTH * first),
+    )
     return max(growing, key=lambda held: held.nodes, default=None)
+
+
+def _find_growing_arrays(trace: RecordedTrace, growth: int) -> Held | None:
+    """Return the object whose memory of numpy grew by most of `growth` from scan to scan, at its last scan."""
+    growing = _find_growing(
+        [held for held in trace.held if held.foreign_bytes],
+        lambda held: held.foreign_bytes,
+        lambda first, last: last - first >= MIN_EXPLAINED * growth,
+    )
+    return max(growing, key=lambda held: held.foreign_bytes, default=None)
+
+
+def _find_growing(
+    scans: Sequence[Held], size_of: Callable[[Held], int], is_enough: Callable[[int, int], bool]
+) -> Iterator[Held]:
+    """Yield the last scan of each object whose size rose from scan to scan. is_enough: of first and last size."""
+    scans_of: dict[str, list[Held]] = {}
+    for held in scans:
+        scans_of.setdefault(held.path, []).append(held)
+    for same in scans_of.values():
+        sizes = [size_of(held) for held in same]
+        is_rising = all(before < after for before, after in itertools.pairwise(sizes))
+        if len(same) >= MIN_SCANS and is_rising and is_enough(sizes[0], sizes[-1]):
+            yield same[-1]
