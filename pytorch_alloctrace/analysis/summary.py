@@ -25,7 +25,14 @@ from .child_runs import ChildRuns, find_child_runs
 from .evidence import DeviceEvidence
 from .free_memory.autocast_cache import find_autocast_cache
 from .free_memory.forwards import Forwards
-from .free_memory.garbage_cycles import Collection, explain_by_collections, find_garbage, list_collections
+from .free_memory.garbage_cycles import (
+    GARBAGE,
+    Collection,
+    explain_by_collections,
+    find_garbage,
+    is_garbage,
+    list_collections,
+)
 from .free_memory.inefficiencies import inefficiencies_of
 from .free_memory.inefficiency import Inefficiency
 from .free_memory.inefficiency_evidence import InefficiencyEvidence
@@ -323,6 +330,17 @@ class _DeviceSummarizer:
         if any(leak.no_holder is NoHolder.NOT_REACHED for leak in leaks.leaks):
             examined = tuple(explain_by_collections(trace, leak, collections()) for leak in leaks.leaks)
             leaks = dataclasses.replace(leaks, leaks=examined)
+        inefficiencies = () if self._inefficiencies is None else self._list_inefficiencies(collections())
+        accused = {stack for leak in leaks.leaks for stack in leak.stack_ids}
+        inefficiencies = tuple(
+            found for found in inefficiencies if found.kind != GARBAGE or found.stack_id not in accused
+        )
+        garbage = [inefficiency for inefficiency in inefficiencies if inefficiency.kind == GARBAGE]
+        undecided, notes = (
+            tuple(growth for growth in growths if not any(is_garbage(trace, growth, found) for found in garbage))
+            for growths in (leaks.undecided, leaks.notes)
+        )
+        leaks = dataclasses.replace(leaks, undecided=undecided, notes=notes)
         at_end = _build_holding(trace, end, None, top)
         at_peak = at_end if self._at_peak is None else _build_holding(trace, self._at_peak.result, self._peak, top)
         peak_holder = None
@@ -341,7 +359,7 @@ class _DeviceSummarizer:
             growth=step_growth(trace, device),
             leaks=leaks,
             growing=() if of_leaks else growing_sites(self._evidence, top),
-            inefficiencies=() if self._inefficiencies is None else self._list_inefficiencies(collections()),
+            inefficiencies=inefficiencies,
             failure=None if self._failure is None else self._failure.result,
             levels=tuple(trace.timeline(120, device)["allocated_bytes_max"].tolist()),
             library_calls=_find_library_calls(trace, device, (*leaks.leaks, *leaks.undecided, *leaks.notes)),
@@ -360,7 +378,7 @@ class _DeviceSummarizer:
 
     def _list_inefficiencies(self, collections: Sequence[Collection]) -> tuple[Inefficiency, ...]:
         assert self._inefficiencies is not None
-        garbage = find_garbage(self._trace, self._device, collections)
+        garbage = find_garbage(self._evidence, collections)
         autocast = find_autocast_cache(self._trace, self._device, self._evidence.autocast_exits)
         unused = (_result_of(self._graph_at_peak), _result_of(self._unused_gradients))
         others = [other for other in (garbage, autocast, *unused) if isinstance(other, Inefficiency)]

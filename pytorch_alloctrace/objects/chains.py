@@ -100,6 +100,9 @@ class Chain:
     """Containers on the path, outermost first."""
     store: Store = UNKNOWN
     """Line of user code that stores into the holder; read with the containers."""
+    back_reference: str = ""
+    """Attribute through which an object on the path is in a reference cycle: "Node.parent"; "" if none was found, or
+    none was searched: only paths to several tensors, and those of garbage, are searched."""
 
     @property
     def through_graph(self) -> bool:
@@ -134,7 +137,7 @@ def chain_of(
     """
     first_position, root_name, root, filename, line = _describe_root(objects)
     scope, function = _scope_of(objects[first_position], bool(root_name))
-    nodes, links = _collect_links(objects[first_position:], container)
+    nodes, links = collect_links(objects[first_position:], container)
     path = name = root_name
     function_name = access.function_of_context(type(nodes[0]))
     # Of the variable at which `name` begins, if it is not the root.
@@ -311,7 +314,11 @@ def _is_attribute_of_class(cls: type, next_objects: Sequence[Any]) -> bool:
     return any(id(obj) in values for obj in next_objects)
 
 
-def _collect_links(objects: Sequence[Any], container: Any) -> tuple[list[Any], list[Link]]:
+def collect_links(objects: Sequence[Any], container: Any) -> tuple[list[Any], list[Link]]:
+    """Return the objects of a path that an expression names, and the references between them.
+
+    The references from `container` on are written without an index.
+    """
     nodes, links = [objects[0]], []
     without_index = False
     position = 1

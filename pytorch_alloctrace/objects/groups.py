@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from dataclasses import dataclass
 
+from .back_references import find_back_reference
 from .chains import Chain, chain_of
 from .holder_search import Members, collection_size, is_submodules, total_bytes
 from .inventory import TENSORS_PER_CHECK
@@ -55,8 +57,13 @@ def create_group(
     # Extrapolate from the visited share of the container and the share of the tensors that were read.
     scale = 1 / walk.visited_shares.get(holder, 1.0) / (read_share if len(members) >= TENSORS_PER_CHECK // 2 else 1.0)
     numbers = sorted(members.values()) or nodes
+    number = numbers[len(numbers) // 2]
+    chain = _chain_to(walk, holder, number, deadline)
+    if len(members) > 1:
+        path = [walk.objects[object_number] for object_number in walk.path_to(number)]
+        chain = dataclasses.replace(chain, back_reference=find_back_reference(path, deadline))
     return Group(
-        _chain_to(walk, holder, numbers[len(numbers) // 2], deadline),
+        chain,
         "",
         round(scale * len(members)),
         round(scale * total_bytes(members)),

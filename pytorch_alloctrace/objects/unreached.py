@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import access
+from .back_references import find_back_reference
 from .chains import CYCLE, GRADIENT, TENSOR_HOOK, Chain, chain_of
 from .roots import FrameRoot, ModuleRoot
 from .walk import Kind, Walk, Walker, reference_pairs
@@ -35,6 +36,8 @@ def find_referrers(
     if len(objects) < 2:
         return None, OF_CPP
     chain = chain_of(objects, deadline=deadline)
+    if is_cycle:
+        chain = dataclasses.replace(chain, back_reference=find_back_reference(objects, deadline))
     return _describe_cycle(chain) if is_cycle else (chain, OF_CPP.replace("it", "that"))
 
 

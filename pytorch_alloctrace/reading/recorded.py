@@ -90,6 +90,9 @@ class Held:
     if unknown, and in older traces."""
     tensor_bytes: int
     """Those of `bytes` that are elements of the tensors: fewer if they are views. 0 if unknown, and in older traces."""
+    back_reference: str
+    """Attribute through which an object on the path is in a reference cycle: "Node.parent"; "" if none was found,
+    and in older traces."""
 
 
 @dataclass(frozen=True)

@@ -309,6 +309,7 @@ class ObjectScans:
             through=chain.through,
             store=tuple(chain.store),
             tensor_bytes=group.tensor_bytes,
+            back_reference=chain.back_reference,
         )
 
     def _write_module_tensors(self, module_tensors: Sequence[ModuleTensor]) -> None:

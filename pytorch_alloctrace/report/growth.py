@@ -7,7 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..analysis.leaks.doubts import MIN_UNITS
-from ..analysis.leaks.leak import AUTOCAST, GROWING, Doubt, Growth, Holder, LeakVerdict, NoHolder
+from ..analysis.leaks.leak import (
+    AUTOCAST,
+    GROWING,
+    Doubt,
+    Growth,
+    Holder,
+    Leak,
+    LeakVerdict,
+    NoHolder,
+    merge_leaks,
+)
 from ..analysis.leaks.outside_growth import OutsideGrowth
 from ..analysis.summary import Summary
 from ..reading.names import HOST_DEVICES
@@ -145,7 +155,7 @@ def describe_outside(growth: OutsideGrowth, names: SiteNames) -> Finding:
     """Describe growth of host memory outside torch's allocators."""
     title, cure = _describe_pinned_pool(growth) if growth.device == "pinned" else _describe_process(growth, names)
     what = "The pool held" if growth.device == "pinned" else "Memory outside torch's allocators was"
-    more = " more than its live blocks" if growth.device == "pinned" else ""
+    more = " more than live blocks ever needed" if growth.device == "pinned" else ""
     measured = (
         f"{what} {units.size(growth.last_bytes)}{more} after five sixths of the run, and {units.size(growth.bytes)} "
         "less after a third.",
@@ -165,7 +175,7 @@ def describe_outside(growth: OutsideGrowth, names: SiteNames) -> Finding:
 
 def _describe_pinned_pool(growth: OutsideGrowth) -> tuple[str, str]:
     return (
-        f"The pool of pinned memory grew by {units.size(growth.bytes)} more than its live blocks",
+        f"The pool of pinned memory grew by {units.size(growth.bytes)} more than live blocks ever needed",
         "The pool rounds sizes up to powers of two and keeps what is freed: allocate pinned buffers once and reuse "
         "them, or pad them to a few sizes.",
     )
@@ -275,6 +285,9 @@ def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Su
     title, decision = _DOUBTS[first.doubt](total, names)
     if first.holder is not None and first.holder.through == AUTOCAST:
         title, decision = f"keeps {units.size(first.allocated_bytes)} in autocast's cache", AUTOCAST_CURE
+    elif first.doubt in (Doubt.RARE, Doubt.SHORT):
+        full = describe_full(merge_leaks([growth.leak for growth in growths if growth.leak]), summary, names)
+        decision += f" If it goes on, {full}." if full else ""
     size, blocks = units.size(total.allocated_bytes), units.counted(total.blocks, "block")
     more = _count_more_lines(growths)
     basis = describe_basis(verdict, names) if first.unit == verdict.unit else _describe_units(first)
@@ -306,6 +319,23 @@ def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Su
         growth=first,
         holder=first.holder,
     )
+
+
+def describe_full(leak: Leak, summary: Summary, names: SiteNames) -> str:
+    """Return when the device is full, such as "cuda:0 is full in about 12 steps, in step 91 (30 s)"; "" if unknown."""
+    # No forecast for "cpu": other programs share the memory of the machine. None after memory ran out.
+    has_failed = any(device.failure is not None for device in summary.devices if device.device == leak.device)
+    if leak.forecast_seconds is None or leak.device == "cpu" or has_failed:
+        return ""
+    seconds = units.duration(leak.forecast_seconds)
+    if leak.unit == "second":
+        return f"{leak.device} is full in about {seconds}"
+    count = max(round(leak.forecast_seconds / leak.seconds_per_unit), 1)
+    loops = [device.leaks.loop for device in summary.devices if device.device == leak.device]
+    when = f", in step {units.number(summary.steps - 1 + count)}" if leak.unit == "step" else ""
+    if leak.unit == "iteration" and loops and loops[0] is not None:
+        when = f" of {names.function(loops[0])}()"
+    return f"{leak.device} is full in about {units.counted(count, leak.unit)}{when} ({seconds})"
 
 
 def on_device(device: str, summary: Summary) -> str:

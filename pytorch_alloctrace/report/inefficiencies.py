@@ -11,6 +11,7 @@ from ..analysis.what_if.settings import DEFAULTS, EXPANDABLE
 from . import units
 from .cures import AUTOCAST_CURE, NO_GRAD, NO_GRAD_IN_THREAD, describe_autocast
 from .finding import Finding
+from .growth import describe_holder
 from .site_names import SiteNames
 
 _VARIABLE = "PYTORCH_ALLOC_CONF"
@@ -257,13 +258,28 @@ def _describe_outside(inefficiency: Inefficiency, names: SiteNames) -> tuple[str
 
 def _describe_garbage(inefficiency: Inefficiency, names: SiteNames) -> tuple[str, ...]:
     collections = units.counted(int(inefficiency.figures["collections"]), "collection")
+    if inefficiency.figures["is_freed"]:
+        freed = f"only Python's garbage collector freed it {_describe_time(inefficiency)}, in"
+    else:
+        freed = f"{_describe_time(inefficiency)}, Python's garbage collector had not freed it yet:"
     return (
-        f"No variable referred to it, and only Python's garbage collector freed it {_describe_time(inefficiency)}, in "
-        f"{units.counted(int(inefficiency.figures['blocks']), 'block')} ({collections} in all): it counts objects, not "
-        "bytes.",
+        f"No variable referred to it, and {freed} {units.counted(int(inefficiency.figures['blocks']), 'block')} "
+        f"({collections} in all); it counts objects, not bytes.",
         *([] if inefficiency.site is None else [_describe_site(inefficiency, names)]),
+        *([] if inefficiency.holder is None else [describe_holder(inefficiency.holder, names)]),
+        _cure_garbage("" if inefficiency.holder is None else inefficiency.holder.back_reference),
+    )
+
+
+def _cure_garbage(back_reference: str) -> str:
+    if back_reference:
+        return (
+            f"What helps: `{back_reference}` refers back to an object that leads to the blocks: make it a "
+            "`weakref.ref`, or set it to None when the object is done; or call `gc.collect()` after each use."
+        )
+    return (
         "What helps: `gc.collect()` after each use, or no cycle: remove hooks and callbacks that refer to their owner, "
-        "use weakref, or call `ctx.save_for_backward` instead of storing on `ctx`.",
+        "use weakref, or call `ctx.save_for_backward` instead of storing on `ctx`."
     )
 
 

@@ -18,6 +18,7 @@ from .finding import Finding
 from .growth import (
     describe_basis,
     describe_end,
+    describe_full,
     describe_holder,
     describe_no_holder,
     describe_notes,
@@ -171,7 +172,7 @@ def _list_brief(leak: Leak, summary: Summary, names: SiteNames) -> tuple[str, ..
         holder = " ".join(describe_no_holder(leak.no_holder, summary.final_scan))
     forecast = ""
     if leak.bytes_per_unit >= 1:
-        forecast = f"At this rate {_describe_full(leak, summary, names) or _describe_growth_rate(leak)}. "
+        forecast = f"At this rate {describe_full(leak, summary, names) or _describe_growth_rate(leak)}. "
     if leak.never_died:
         basis = f"none of {units.counted(leak.reached, 'block')} was ever freed"
     else:
@@ -247,7 +248,7 @@ def _describe_buffers(leak: Leak, when: str) -> str:
 
 
 def _describe_forecast(leak: Leak, summary: Summary, names: SiteNames) -> str:
-    growth, full = _describe_growth_rate(leak), _describe_full(leak, summary, names)
+    growth, full = _describe_growth_rate(leak), describe_full(leak, summary, names)
     return f"At this rate {full}; {growth}." if full else f"At this rate {growth}."
 
 
@@ -257,20 +258,6 @@ def _describe_growth_rate(leak: Leak) -> str:
     if leak.unit == "second":
         return f"1 GiB more takes {time_left}"
     return f"1 GiB more takes {units.counted(max(round(units_needed), 1), leak.unit)} (about {time_left})"
-
-
-def _describe_full(leak: Leak, summary: Summary, names: SiteNames) -> str:
-    # No forecast for "cpu": other programs share the memory of the machine. None after memory ran out.
-    has_failed = any(device.failure is not None for device in summary.devices if device.device == leak.device)
-    if leak.forecast_seconds is None or leak.device == "cpu" or has_failed:
-        return ""
-    seconds = units.duration(leak.forecast_seconds)
-    if leak.unit == "second":
-        return f"{leak.device} is full in about {seconds}"
-    count = units.counted(max(round(leak.forecast_seconds / leak.seconds_per_unit), 1), leak.unit)
-    loops = [device.leaks.loop for device in summary.devices if device.device == leak.device]
-    of_loop = f" of {names.function(loops[0])}()" if leak.unit == "iteration" and loops and loops[0] is not None else ""
-    return f"{leak.device} is full in about {count}{of_loop} ({seconds})"
 
 
 def _describe_no_leak(devices: Sequence[DeviceSummary], summary: Summary, names: SiteNames) -> Finding:

@@ -2,7 +2,7 @@
 
 The collector counts objects, not bytes: cycles that hold much memory may wait long for it. Of the recorded collections,
 the `_MAX_COLLECTIONS` with the most events are examined: the live blocks before a collection that its thread freed
-during it were garbage.
+during it were garbage. So were the blocks that an object scan found in a cycle to which no variable leads.
 """
 
 from __future__ import annotations
@@ -15,15 +15,20 @@ import numpy as np
 
 from ...errors import CompactedError
 from ...reading.positions import Range
-from ...reading.recorded import FREES, RecordedTrace
+from ...reading.recorded import FREES, Held, RecordedTrace
 from ...reading.sites import Site
 from ...reading.table import Table, sums
-from ..leaks.leak import Leak, NoHolder
-from .inefficiency import MIN_BYTES, MIN_SHARE, Inefficiency
+from ..evidence import DeviceEvidence
+from ..leaks.leak import GRADIENT, Doubt, Growth, Leak, NoHolder
+from ..leaks.referrers import find_holder, find_step, make_holder
+from .inefficiency import MIN_BYTES, MIN_SHARE, Inefficiency, elapsed_s
 
 GARBAGE = "garbage"
+_OF_CPP = (GRADIENT, "tensor hook")
+"""Values of `Held.through` for cycles that the collector may not free."""
 _MAX_COLLECTIONS = 8
-
+_MAX_SCANNED = 4
+"""Maximum number of groups of garbage examined that object scans found."""
 
 Collection = tuple[int, int, int]
 """First and last event of a garbage collection, and its thread."""
@@ -40,23 +45,44 @@ def list_collections(trace: RecordedTrace) -> list[Collection]:
     ]
 
 
-def find_garbage(trace: RecordedTrace, device: str, collections: Sequence[Collection]) -> Inefficiency | None:
-    """Return the most garbage that one collection freed on a device, if it is `MIN_SHARE` of the allocated peak.
+def find_garbage(evidence: DeviceEvidence, collections: Sequence[Collection]) -> Inefficiency | None:
+    """Return the most garbage that one collection freed, or one scan found, if it is `MIN_SHARE` of the allocated peak.
 
-    Its line allocated the most of it. figures: collections (all that were recorded), blocks. Bytes are those of blocks.
+    Its line allocated the most of it. figures: collections (all that were recorded), blocks, is_freed (0 if it was
+    found by a scan). Bytes are those of blocks.
     """
+    trace, device = evidence.trace, evidence.device
     peak = trace.replay.peak("allocated", device)
     if peak is None or peak.bytes < MIN_BYTES:
         return None
     largest = sorted(collections, key=lambda row: row[0] - row[1])[:_MAX_COLLECTIONS]
-    examined = (_read_garbage(trace, device, *row) for row in largest)
-    worst = max(
-        (garbage for garbage in examined if garbage is not None), key=lambda garbage: garbage.bytes, default=None
-    )
-    if worst is None or worst.bytes < max(MIN_BYTES, MIN_SHARE * peak.bytes):
+    scanned = sorted(_list_scanned(trace), key=lambda found: -found.bytes)[:_MAX_SCANNED]
+    examined = [
+        *(_read_collection(evidence, *row) for row in largest),
+        *(_read_scan(evidence, found) for found in scanned),
+    ]
+    worst, blocks = max(filter(None, examined), key=lambda found: found[0].bytes, default=(None, None))
+    if worst is None or blocks is None or worst.bytes < max(MIN_BYTES, MIN_SHARE * peak.bytes):
         return None
     worst.figures["collections"] = len(collections)
-    return worst
+    holder = worst.holder or find_holder(evidence, tuple(np.unique(blocks["stack_id"]).tolist()), blocks)
+    return dataclasses.replace(worst, holder=holder)
+
+
+def is_garbage(trace: RecordedTrace, growth: Growth, garbage: Inefficiency) -> bool:
+    """Return whether the blocks of a growth were garbage: an object scan found it, or its collection released them."""
+    holder = growth.holder
+    if holder is not None and any(
+        found.event == holder.event and found.holder == holder.names[0] for found in _list_scanned(trace)
+    ):
+        return True
+    is_same = garbage.stack_id in growth.stack_ids and garbage.device == growth.device
+    return growth.doubt is Doubt.ACCUMULATED and is_same and 2 * garbage.bytes >= growth.allocated_bytes
+
+
+def _list_scanned(trace: RecordedTrace) -> list[Held]:
+    """Return the garbage that object scans found and that the collector can free."""
+    return [held for held in trace.held if held.is_garbage and held.through not in _OF_CPP]
 
 
 def explain_by_collections(trace: RecordedTrace, leak: Leak, collections: Sequence[Collection]) -> Leak:
@@ -89,24 +115,47 @@ def _list_garbage(trace: RecordedTrace, device: str, first: int, end: int, threa
     return live, live.take(np.isin(live["address"], np.concatenate(freed))) if freed else live.take([])
 
 
-def _read_garbage(trace: RecordedTrace, device: str, first: int, end: int, thread: int) -> Inefficiency | None:
+_Garbage = tuple[Inefficiency, Table]
+"""Garbage, and its blocks."""
+
+
+def _read_collection(evidence: DeviceEvidence, first: int, end: int, thread: int) -> _Garbage | None:
     """Return what the collection of the events from `first` to `end` freed; None if unknown or nothing."""
     try:
-        live, garbage = _list_garbage(trace, device, first, end, thread)
+        live, garbage = _list_garbage(evidence.trace, evidence.device, first, end, thread)
     except CompactedError:
         return None
+    return _describe(evidence, live, garbage, end) if len(garbage) else None
+
+
+def _read_scan(evidence: DeviceEvidence, found: Held) -> _Garbage | None:
+    """Return the garbage that an object scan found; None if its memory is unknown or on other devices."""
+    try:
+        live = evidence.trace.replay.live(found.event, evidence.device)
+    except CompactedError:
+        return None
+    garbage = live.take(np.isin(live["address"], found.addresses))
     if not len(garbage):
         return None
+    return _describe(evidence, live, garbage, found.event, found)
+
+
+def _describe(evidence: DeviceEvidence, live: Table, garbage: Table, event: int, found: Held | None = None) -> _Garbage:
+    """Describe garbage among the live blocks. found: what a scan found, with the addresses of some of its blocks."""
+    trace = evidence.trace
+    scale = 1.0 if found is None else max(found.count / len(found.addresses), 1.0)
     by_stack = sums(garbage["stack_id"], garbage["block_bytes"], int(garbage["stack_id"].max()) + 1)
     stack = int(by_stack.argmax())
-    return Inefficiency(
+    inefficiency = Inefficiency(
         kind=GARBAGE,
-        device=device,
-        bytes=int(garbage["block_bytes"].sum()),
+        device=evidence.device,
+        bytes=round(scale * int(garbage["block_bytes"].sum())),
         total_bytes=int(live["block_bytes"].sum()),
-        seconds=max(trace.replay.time_before(end) - trace.begin_ns, 0) / 1e9,
+        seconds=elapsed_s(trace, trace.replay.time_before(event)),
         site=Site.of_stack(trace.stacks, stack) if stack else None,
         stack_id=stack,
-        site_bytes=int(by_stack[stack]),
-        figures={"blocks": len(garbage)},
+        site_bytes=round(scale * int(by_stack[stack])),
+        holder=None if found is None else make_holder(trace, [found], find_step(trace, found.event), 1.0),
+        figures={"blocks": round(scale * len(garbage)), "is_freed": float(found is None)},
     )
+    return inefficiency, garbage

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ...reading.recorded import RecordedTrace
 from ...reading.sites import Site
+from ..leaks.leak import Holder
 
 MIN_SHARE = 0.2
 MIN_BYTES = 64 << 20
@@ -92,6 +93,8 @@ class Inefficiency:
     """fragmentation: the free memory by cause, the most bytes first; empty in a compacted part of the trace."""
     request: PeakRequest | None = None
     """fragmentation: the request at the peak of reserved bytes; None if the bytes are stranded ones."""
+    holder: Holder | None = None
+    """garbage: the object that held the blocks at an object scan; None if no scan reached them."""
     max_split_size: int = 0
     """fragmentation: the setting at that time, in bytes; 0: no limit."""
 

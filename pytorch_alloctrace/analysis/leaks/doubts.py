@@ -282,6 +282,7 @@ class DoubtFinder:
             no_holder=leak.no_holder,
             block_stacks=leak.block_stacks,
             is_model=leak.is_model,
+            leak=leak,
         )
 
     def _find_scan(self, holder: Holder) -> Held | None:

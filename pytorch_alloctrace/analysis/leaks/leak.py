@@ -125,6 +125,8 @@ class Holder:
     """Line that stores into the object; None if unknown."""
     tensor_share: float = 1.0
     """Share of the object's memory that its tensors use: below 1 if they are views of larger ones. 1 if unknown."""
+    back_reference: str = ""
+    """Attribute through which an object on the path is in a reference cycle: "Node.parent"; "" if none was found."""
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -411,6 +413,8 @@ class Growth:
     """ACCUMULATED: line that has joined the blocks into one of the same size (`torch.cat`), live at the peak, too."""
     join_bytes: int = 0
     """Bytes that `join` allocated."""
+    leak: Leak | None = dataclasses.field(default=None, repr=False)
+    """The growth as the leak that it is if the doubt is wrong; None if it has not the lifetimes of a leak."""
     other_peak_bytes: int = 0
     """ACCUMULATED within a step: the peak without these blocks: that of intervals in which their stacks hold hardly
     anything, or the rest at the peak of the device; 0 if there is no training in such intervals."""

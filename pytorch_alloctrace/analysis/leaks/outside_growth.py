@@ -3,9 +3,9 @@
 The memory is judged in the unit of the first device (see `clock`): it grew if its minimum just before the last sixth is
 above its maximum just before the end of the first third, by `MIN_BYTES` and `MIN_SHARE` of its peak. It is
 
-cpu      anonymous memory of the process less the live bytes of "cpu", if these were recorded. Growth of less than
-         `MIN_BYTES` may be the recorder's own
-pinned   memory of torch's pinned pool less the live bytes of "pinned"
+cpu      anonymous memory of the process less the highest live bytes of "cpu" so far, if these were recorded: the
+         allocator may keep what was freed. Growth of less than `MIN_BYTES` may be the recorder's own
+pinned   memory of torch's pinned pool less the highest live bytes of "pinned" so far: the pool keeps what was freed
 
 An autograd graph that one variable keeps alive grew if it had more nodes at each of `MIN_SCANS` object scans, and
 `MIN_NODES` in the end. Its nodes are host memory, however small: they are reported without a minimum of bytes.
@@ -97,7 +97,7 @@ def _find_growth(trace: RecordedTrace, clock: Clock) -> Iterator[OutsideGrowth]:
         if not len(levels):
             continue
         is_recorded = device in trace.devices
-        outside = levels - _live_bytes(trace, device, sample_times) if is_recorded else levels
+        outside = levels - _highest_bytes(trace, device, sample_times) if is_recorded else levels
         early, late = (_in_window(sample_times, outside, *window) for window in (times[:2], times[2:]))
         growth, min_growth = int(late.max() - early.max()), int(late.min() - early.max())
         graph = _find_growing_graph(trace) if device == "cpu" else None
@@ -121,11 +121,12 @@ def _find_growth(trace: RecordedTrace, clock: Clock) -> Iterator[OutsideGrowth]:
         )
 
 
-def _live_bytes(trace: RecordedTrace, device: str, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _highest_bytes(trace: RecordedTrace, device: str, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the highest allocated bytes up to each of some times."""
     timeline = trace.timeline(_POINTS, device)
     interval = np.clip(np.searchsorted(timeline["time_ns"], times, side="right") - 1, 0, None)
-    live: npt.NDArray[np.int64] = np.ma.getdata(timeline["allocated_bytes"])[interval]
-    return live
+    highest: npt.NDArray[np.int64] = np.maximum.accumulate(np.ma.getdata(timeline["allocated_bytes_max"]))[interval]
+    return highest
 
 
 def _in_window(

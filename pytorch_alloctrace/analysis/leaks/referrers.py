@@ -417,6 +417,7 @@ def make_holder(trace: RecordedTrace, referrers: Sequence[Held], step: int | Non
         store=_read_store(trace, referrer) if backward is None else backward,
         # A corrupt trace may have less memory than tensors.
         tensor_share=min(referrer.tensor_bytes / max(referrer.bytes, 1), 1.0) if referrer.tensor_bytes else 1.0,
+        back_reference=referrer.back_reference,
     )
 
 

@@ -1,0 +1,59 @@
+"""References back to an object from what it refers to: such a cycle lives until Python's garbage collector runs."""
+
+from __future__ import annotations
+
+import gc
+import time
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from . import access
+from .chains import collect_links
+from .edges import How
+from .inventory import tensor_type
+from .roots import FrameRoot, ModuleRoot
+
+_MAX_VISITED = 200
+"""Maximum number of objects visited below the objects of one path."""
+_SKIPPED = (types.ModuleType, types.FrameType, types.BuiltinFunctionType, type)
+
+
+def find_back_reference(path: Sequence[Any], deadline: float) -> str:
+    """Return the attribute through which an object of a path is in a cycle, such as "Node.parent"; "" if none is found.
+
+    Of several objects, the first one counts. `deadline`: end of the search, by `time.thread_time`.
+    """
+    visited_count = 0
+    for start in path:
+        if access.has_exact_type(start, (ModuleRoot, FrameRoot)) or access.is_a(start, access.CONTAINERS):
+            continue
+        parents: dict[int, Any] = {id(start): None}
+        queue = [start]
+        for obj in queue:
+            if visited_count >= _MAX_VISITED or time.thread_time() > deadline:
+                return ""
+            visited_count += 1
+            for child in _referents(obj):
+                if child is start:
+                    return _describe(start, obj, parents)
+                if id(child) not in parents and gc.is_tracked(child) and not access.is_a(child, _SKIPPED):
+                    parents[id(child)] = obj
+                    queue.append(child)
+    return ""
+
+
+def _referents(obj: Any) -> list[Any]:
+    if type(obj) is types.FunctionType:  # not its globals
+        return [*(obj.__closure__ or ()), *(obj.__defaults__ or ())]
+    return [] if access.is_a(obj, tensor_type()) else gc.get_referents(obj)
+
+
+def _describe(start: Any, last: Any, parents: dict[int, Any]) -> str:
+    """Return the last attribute on the way from an object to itself, which ends with a reference from `last`."""
+    way = [start, last]
+    while way[-1] is not start:
+        way.append(parents[id(way[-1])])
+    _, links = collect_links(way[::-1], None)
+    attributes = [link for link in links if link.edge.how is How.ATTRIBUTE and link.edge.text != ".__self__"]
+    return f"{attributes[-1].owner}{attributes[-1].edge.text}" if attributes else ""
