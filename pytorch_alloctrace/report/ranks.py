@@ -297,7 +297,10 @@ def _describe_departure(finding: RankFinding) -> list[str]:
             sentences.append(f"Within its steps {name} has {also}needed {amount} {since}.")
         elif cause.kind == GROWTH:
             change = units.change(cause.bytes)
-            sentences.append(f"Its difference from {others} has {also}grown by {change} per step {since}.")
+            verb = f"has {also}grown"
+            if cause.last_step is not None:
+                verb, since = f"{also}grew", f"from step {cause.step:,} to step {cause.last_step:,}"
+            sentences.append(f"Its difference from {others} {verb} by {change} per step {since}.")
         else:
             sentences.append(f"{subject} has {also}held {amount} {since}.")
     return sentences

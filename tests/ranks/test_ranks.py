@@ -459,8 +459,8 @@ def test_each_cause_of_a_difference_has_its_own_beginning(noise: float) -> None:
     constant, growth = 300.0 * MIB, np.maximum(STEPS - 36.0, 0.0) * 5 * MIB
     jump, within = np.where(STEPS >= 200, 700.0 * MIB, 0.0), np.where(STEPS >= 120, 250.0 * MIB, 0.0)
 
-    def find(live: np.ndarray, above: np.ndarray) -> list[tuple[str, int, bool, int]]:
-        """Return the causes of a difference at the ends of steps and above these, in MiB."""
+    def find(live: np.ndarray, above: np.ndarray, is_ended: bool = False) -> list[tuple[object, ...]]:
+        """Return the causes of a difference at the ends of steps and above these, in MiB; the last step if it ended."""
 
         def levels(live: np.ndarray, above: np.ndarray) -> Levels:
             live = 2000.0 * MIB + live + noise * random.standard_normal(len(STEPS))
@@ -469,11 +469,14 @@ def test_each_cause_of_a_difference_has_its_own_beginning(noise: float) -> None:
         departure = find_departure(levels(live, above), [levels(0 * STEPS, 0 * STEPS) for _ in range(9)])
         assert departure is not None
         causes = [dataclasses.replace(cause, bytes=round(cause.bytes / MIB)) for cause in departure.causes]
-        return sorted(dataclasses.astuple(cause) for cause in causes)
+        assert all((cause.last_step is not None) == is_ended for cause in causes)
+        return sorted(dataclasses.astuple(cause)[: 5 if is_ended else 4] for cause in causes)
 
     nothing = 0 * STEPS
     assert find(constant + growth, nothing) == [("constant", 0, True, 300), ("growth", 40, False, 5)]
     assert find(growth + jump, nothing) == [("growth", 40, False, 5), ("jump", 200, False, 700)]
+    ended = np.minimum(growth, growth[STEPS == 120])
+    assert find(ended, nothing, is_ended=True) == [("growth", 40, False, 5, 120)]
     assert find(constant + growth + jump, within) == [
         ("constant", 0, True, 300),
         ("growth", 40, False, 5),

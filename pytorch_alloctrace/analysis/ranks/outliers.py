@@ -17,7 +17,8 @@ pipeline are typical of the run.
 The causes of a difference: the live bytes at the ends of steps are compared with the median of other ranks. The
 difference is fitted by a constant, a jump in some step, and linear growth from some step on. Jump and growth are each
 part of the fit only if they reduce the sum of squared residuals below `MAX_RESIDUAL_SHARE` of that without them (and of
-that of a straight line); the steps are those with the smallest sum. What is also compared is by how much the highest
+that of a straight line); the steps are those with the smallest sum. Growth that ends in some step replaces both if it
+fits as well. What is also compared is by how much the highest
 level of each step exceeds that at its end: a constant or a jump. All causes but the first count only if they exceed the
 width of an outlier, and those within the steps only if they exceed the growth of one step too.
 """
@@ -26,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -116,6 +118,8 @@ class Cause:
     from_start: bool
     bytes: int
     """Difference in bytes; of GROWTH per step."""
+    last_step: int | None = None
+    """Last step of GROWTH that ended; None if it went on."""
 
 
 @dataclass(frozen=True)
@@ -179,16 +183,19 @@ def _width(table: Values, usual: Values) -> float:
 
 @dataclass(frozen=True)
 class _Part:
-    """A jump in a step, or growth from the end of the step before on."""
+    """A jump in a step, or growth from the end of the step before on, which may end with a step."""
 
     kind: str
     index: int
     """Index of the first step; 0 for growth since the first step."""
+    last: int | None = None
+    """Index of the last step of growth that ends."""
 
     def values(self, steps: Values) -> Values:
         if self.kind == JUMP:
             return (np.arange(len(steps)) >= self.index).astype(np.float64)
-        growth: Values = np.maximum(steps - steps[max(self.index - 1, 0)], 0.0)
+        until = steps if self.last is None else np.minimum(steps, steps[self.last])
+        growth: Values = np.maximum(until - steps[max(self.index - 1, 0)], 0.0)
         return growth
 
 
@@ -197,15 +204,17 @@ def _find_causes(steps: Values, difference: Values, width: float) -> list[Cause]
     first = _find_part(steps, difference, (JUMP, GROWTH))
     parts = [] if first is None else [first]
     if first is not None and _residual(steps, difference, parts) > _rounding_error(difference):
-        pair = _find_pair(steps, difference)
-        if _residual(steps, difference, pair) < MAX_RESIDUAL_SHARE * _residual(steps, difference, parts):
-            parts = sorted(pair, key=lambda part: part.kind != parts[0].kind)
+        pair = sorted(_find_pair(steps, difference), key=lambda part: part.kind != parts[0].kind)
+        better = min([_find_ended_growth(steps, difference)], pair, key=partial(_residual, steps, difference))
+        if _residual(steps, difference, better) < MAX_RESIDUAL_SHARE * _residual(steps, difference, parts):
+            parts = better
     constant, *factors = _fit(difference, [part.values(steps) for part in parts])[1].tolist()
     causes = []
     for number, (part, factor) in enumerate(zip(parts, factors, strict=True)):
         if number and abs(factor) * float(part.values(steps)[-1]) < width:
             continue
-        causes.append(Cause(part.kind, int(steps[part.index]), part.index == 0, round(factor)))
+        last_step = None if part.last is None else int(steps[part.last])
+        causes.append(Cause(part.kind, int(steps[part.index]), part.index == 0, round(factor), last_step))
     if abs(constant) >= (width if causes else MIN_BYTES):
         causes.append(Cause(CONSTANT, int(steps[0]), True, round(constant)))
     return causes
@@ -228,6 +237,28 @@ def _find_pair(steps: Values, difference: Values) -> tuple[_Part, _Part]:
     return jump, growth
 
 
+def _find_ended_growth(steps: Values, difference: Values) -> _Part:
+    """Return the growth between two steps that fits a difference best: the best of evenly spaced pairs, moved.
+
+    Both ends are moved together, by fewer and fewer steps: moved alone, they end in a local optimum.
+    """
+    count = len(steps)
+    indices = np.unique(np.linspace(0, count - 1, MAX_STARTS).astype(int)).tolist()
+    parts = [_Part(GROWTH, first, last) for first in indices for last in indices if first < last]
+    part = parts[_select_best(steps, difference, parts)]
+    distance = -(-count // MAX_STARTS)
+    for _ in range(MAX_TURNS):
+        moves = [-2 * distance, -distance, 0, distance, 2 * distance]
+        moved = [(part.index + first, (part.last or 0) + last) for first in moves for last in moves]
+        parts = [_Part(GROWTH, first, last) for first, last in moved if 0 <= first < last < count]
+        best = parts[_select_best(steps, difference, parts)]
+        if best == part and distance == 1:
+            break
+        distance = -(-distance // 2) if best == part else distance
+        part = best
+    return part
+
+
 def _residual(steps: Values, difference: Values, parts: Sequence[_Part]) -> float:
     return _fit(difference, [part.values(steps) for part in parts])[0]
 
@@ -247,12 +278,7 @@ def _find_part(steps: Values, difference: Values, kinds: Sequence[str], other: _
     residual_of_constant = _fit(difference, others)[0]
     residual_of_line = _fit(difference, [*others, from_start.values(steps)])[0] if GROWTH in kinds else np.inf
     parts = [_Part(kind, index) for kind in kinds for index in range(1, len(steps))]
-    columns = np.stack([part.values(steps) for part in parts], axis=1)
-    base = np.linalg.qr(np.stack([np.ones(len(steps)), *others], axis=1))[0]
-    remainder, columns = difference - base @ (base.T @ difference), columns - base @ (base.T @ columns)
-    norms = np.sum(columns**2, axis=0)
-    gains = (remainder @ columns) ** 2 / np.where(norms > 0, norms, np.inf)
-    best = int(np.argmax(gains))
+    best = _select_best(steps, difference, parts, others)
     residual = _fit(difference, [*others, parts[best].values(steps)])[0]
     rounding_error = _rounding_error(difference)
     without = min(residual_of_constant, residual_of_line)
@@ -260,6 +286,15 @@ def _find_part(steps: Values, difference: Values, kinds: Sequence[str], other: _
         return parts[best]
     has_grown = residual_of_constant > rounding_error and residual_of_line < MAX_RESIDUAL_SHARE * residual_of_constant
     return from_start if has_grown else None
+
+
+def _select_best(steps: Values, difference: Values, parts: Sequence[_Part], others: Sequence[Values] = ()) -> int:
+    """Return the index of the part that fits a difference best, beside a constant and others."""
+    columns = np.stack([part.values(steps) for part in parts], axis=1)
+    base = np.linalg.qr(np.stack([np.ones(len(steps)), *others], axis=1))[0]
+    remainder, columns = difference - base @ (base.T @ difference), columns - base @ (base.T @ columns)
+    norms = np.sum(columns**2, axis=0)
+    return int(np.argmax((remainder @ columns) ** 2 / np.where(norms > 0, norms, np.inf)))
 
 
 def _rounding_error(difference: Values) -> float:
