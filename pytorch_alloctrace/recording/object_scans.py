@@ -7,7 +7,7 @@ program without steps, on the main thread between two instructions, when a polli
 thread waits (`thread.join()`), it executes no instruction: after `BLOCKED_S` the polling thread scans itself. All scans
 together take at most `FREE_SCAN_S` seconds plus `MAX_SCAN_SHARE` of the elapsed time, in processor time: wall time
 would end the scans of a busy machine early. A scan takes at most `SCAN_SHARE` of the time left, even if it is then
-truncated: short scans until the end show more than a few complete scans at the beginning. It takes up to half of that
+truncated: short scans until the end show more than a few complete scans at the beginning. It takes up to all of that
 time if this is enough for another complete scan.
 
 A scan also runs at the start of a full garbage collection, which frees cycles that no variable leads to, and at the
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 DUE, COLLECTION, OUT_OF_MEMORY, MARK = 0, 1, 2, 3
 """Reasons for a scan: `ScanReason` in csrc/python/recording/pending_calls.h, and a mark of the program."""
 FIRST_SCAN_EVENTS = 500
-MIN_SCAN_GROWTH, TRUNCATED_SCAN_GROWTH, MAX_SCAN_GROWTH = 1.06, 1.5, 2.0
+MIN_SCAN_GROWTH, TRUNCATED_SCAN_GROWTH, MAX_SCAN_GROWTH = 1.06, 1.5, 3.0
 """Growth of the event count, as a factor, from one scan to the next, and from a truncated one. With the delays of the
 polling thread, the minimum leaves less than a tenth of the events without a scan."""
 COLLECTION_SCAN_GROWTH = 1.5
@@ -237,7 +237,7 @@ class ObjectScans:
                 min_s = max(COLLECTION_SCAN_FACTOR * self._needed_s, MIN_COLLECTION_SCAN_S)
             else:
                 allowed_s, min_s = remaining_s * SCAN_SHARE, MIN_SCAN_S
-                if self._complete_s <= remaining_s / 2:
+                if self._complete_s <= remaining_s:
                     allowed_s = max(allowed_s, self._complete_s)
             if allowed_s < min_s:  # a later call has more time
                 return
@@ -338,7 +338,7 @@ def _scan_growth(scan_s: float, remaining_s: float) -> float:
     While the event count becomes e times as large, scans may take a quarter of the time left to all scans: a short
     program has several, and a long one still has time at its end.
     """
-    return min(max(MIN_SCAN_GROWTH, math.exp(scan_s / max(remaining_s / 4, scan_s))), MAX_SCAN_GROWTH)
+    return min(max(MIN_SCAN_GROWTH, math.exp(scan_s / max(remaining_s / 4, scan_s / 2))), MAX_SCAN_GROWTH)
 
 
 Result = TypeVar("Result")

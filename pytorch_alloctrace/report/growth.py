@@ -190,8 +190,9 @@ def _describe_process(growth: OutsideGrowth, names: SiteNames) -> tuple[str, str
     if growth.holder is None:
         what = "" if growth.is_cpu_recorded else "CPU tensors, which were not recorded, "
         return grew[0].upper() + grew[1:], (
-            f"It is memory of {what}C++ or Python objects. `tracemalloc` shows the part of Python; a profiler of the "
-            "heap, such as memray with --native, shows that of C++."
+            f"It is memory of {what}C++ or Python objects, or memory that malloc keeps: if it does not grow with "
+            "`MALLOC_MMAP_THRESHOLD_=65536` in the environment, it is the latter. `tracemalloc` shows the part of "
+            "Python; a profiler of the heap, such as memray with --native, shows that of C++."
         )
     name = names.referrer(growth.holder.name or growth.holder.path)
     if growth.nodes:

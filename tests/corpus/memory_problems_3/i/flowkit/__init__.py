@@ -1,0 +1,2 @@
+from .corr import CorrBlock
+from .nets import FeatureNet, UpdateNet

@@ -1,0 +1,4 @@
+from .frames import FlightFrames
+from .manager import FullFrameManager
+
+__all__ = ["FlightFrames", "FullFrameManager"]
