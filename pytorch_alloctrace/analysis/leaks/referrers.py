@@ -274,10 +274,16 @@ def _find_holders(
                     continue
                 garbage = [held for held in referrers if held.is_garbage]
                 others = [held for held in referrers if not held.is_garbage]
-                result.holder = _find_holder(trace, blocks_of, blocks, sizes, others, step)
-                if result.holder is None and result.garbage is None:
-                    result.garbage = _find_holder(trace, blocks_of, blocks, sizes, garbage, step)
-                if 2 * len(blocks) < blocks_of.blocks:
+                has_most = 2 * len(blocks) >= blocks_of.blocks
+                # What holds the few blocks of an earlier scan, or those that a truncated scan has reached, may only use
+                # them before they are garbage.
+                if result.garbage is None:
+                    result.holder = _find_holder(trace, blocks_of, blocks, sizes, others, step)
+                    if result.holder is None:
+                        result.garbage = _find_holder(trace, blocks_of, blocks, sizes, garbage, step)
+                elif has_most:
+                    result.holder = _find_holder(trace, blocks_of, blocks, sizes, others, step, only_reached=False)
+                if not has_most:
                     continue
                 if final is not None and event == final_event:
                     result.no_holder = _explain_final_scan(final, blocks, referrers)
@@ -341,14 +347,17 @@ def _select_blocks(live: Table, accused: _Accused) -> tuple[npt.NDArray[np.int64
 
 
 def estimate_share(
-    blocks: npt.NDArray[np.int64], referrer: Held, sizes: npt.NDArray[np.int64] | None = None
+    blocks: npt.NDArray[np.int64],
+    referrer: Held,
+    sizes: npt.NDArray[np.int64] | None = None,
+    only_reached: bool = True,
 ) -> tuple[float, float]:
     """Return how many of the blocks, or of their bytes (`sizes`), an object holds, and their share.
 
     The addresses are a sample: both are estimates.
 
-    A scan that ran out of time has followed a graph from its newest nodes to older ones. The blocks before those that
-    the scan has reached do not count.
+    A scan that ran out of time has followed a graph from its newest nodes to older ones. With `only_reached`, the
+    blocks before those that the scan has reached do not count.
     """
     is_held = np.isin(blocks, referrer.addresses)
     matches = int(is_held.sum())
@@ -356,7 +365,7 @@ def estimate_share(
         return 0.0, 0.0
     sizes = np.ones(len(blocks), np.int64) if sizes is None else sizes
     reached = len(blocks)
-    if referrer.through in GRAPHS and not referrer.has_all_nodes:
+    if only_reached and referrer.through in GRAPHS and not referrer.has_all_nodes:
         newer = len(blocks) - int(is_held.argmax())
         reached = newer if newer >= MIN_REACHED_SHARE * len(blocks) else reached
     amount = float(sizes[is_held].sum()) / len(referrer.addresses) * referrer.count
@@ -370,8 +379,9 @@ def _find_holder(
     sizes: npt.NDArray[np.int64],
     scan: Sequence[Held],
     step: int | None,
+    only_reached: bool = True,
 ) -> Holder | None:
-    estimates = [(*estimate_share(blocks, referrer, sizes), referrer) for referrer in scan]
+    estimates = [(*estimate_share(blocks, referrer, sizes, only_reached), referrer) for referrer in scan]
     estimates = [estimate for estimate in estimates if estimate[1] >= MIN_SHARE_EACH]
     estimates.sort(key=lambda estimate: -estimate[0])
     if not estimates:
