@@ -46,6 +46,8 @@ CURE_BY_OPERATION = {
     "next",
     Operation.UPCAST: "leave the conversion out, or convert only the part that is used or trained",
     Operation.REDUCE: "a function that does not store them (torch.cdist, matmul, einsum), or the work in chunks",
+    Operation.GATHER: "fewer indices at a time, such as the neighbours of some of the nodes; or a product with a "
+    "sparse matrix (torch.sparse.mm) or `index_add_` in chunks, which store no row for each index",
     Operation.BROADCAST: "chunks of one side; a function that does not store all pairs (torch.cdist, matmul); if only "
     "matching pairs are used, compute only those",
     Operation.JOIN: "reduce each part before it is collected, or collect the parts on the CPU (`.cpu()`)",

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 
 from ..analysis.free_memory import program_memory as causes
-from ..analysis.free_memory.oom import FRAGMENTED, TOO_LARGE, OutOfMemory
+from ..analysis.free_memory.oom import TOO_LARGE, OutOfMemory
 from ..analysis.free_memory.program_memory import Forwards
 from ..analysis.leaks.leak import GRAPH, SURVIVORS, Leak
-from ..analysis.usage.operations import find_operation
+from ..analysis.usage.operations import Operation, find_operation
 from ..analysis.usage.peak import ROUNDING, find_square
 from ..reading.sites import SiteBytes
 from . import units
@@ -51,6 +51,13 @@ _MAX_JOIN_DIFFERENCE = 0.01  # of a request that joins what a line has kept, as 
 _MAX_PART = 0.9  # of a request that joins blocks, the largest of them
 _MIN_JOINED_SHARE = 0.1  # of the usable bytes, of a request that may have the size of other blocks by coincidence
 _MIN_GROWTH = 2  # of a line's largest request, to mention the one before
+_ARITHMETIC = re.compile(r" [-+*/] |\b(div|mul|add|sub|exp|softmax|relu|sigmoid|tanh|masked_fill|where)\(")
+_CURE_OF_LARGER_INPUT = (
+    "this input is larger than those before: process it in parts (tiles of an image, chunks of a sequence), or bound "
+    "its size; "
+)
+_ANYWHERE = (Operation.LOSS, Operation.UPCAST, Operation.REDUCE, Operation.GATHER, Operation.BROADCAST)
+"""Operations with a cure of their own, also within a module."""
 _IN_TRACEBACK = re.compile(r" in the traceback of ([^\s,]+)")
 _FUSED_ATTENTION = "torch.nn.functional.scaled_dot_product_attention (nn.MultiheadAttention: need_weights=False)"
 
@@ -75,14 +82,7 @@ def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) ->
             " backpropagation), or checkpoint each (torch.utils.checkpoint). If none is:"
             f" {remedy[:1].lower()}{remedy[1:]}"
         )
-    help_texts = [help_text]
-    if failure.verdict == FRAGMENTED:
-        free, requested = units.size(failure.here.free_bytes), units.size(failure.requested_bytes)
-        help_texts.append(
-            f"Or set PYTORCH_ALLOC_CONF=expandable_segments:True: {free} was free, but not in one piece for the"
-            f" {requested} requested at {names.site(failure.site)}."
-        )
-    return CauseText(title, leak.line, leak.sites[0].stack_id, why, help_texts)
+    return CauseText(title, leak.line, leak.sites[0].stack_id, why, [help_text])
 
 
 def _find_joined(failure: OutOfMemory) -> SiteBytes | None:
@@ -266,8 +266,11 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
     if failure.verdict != TOO_LARGE and (joined := _find_joined(failure)) is not None:
         return _describe_joined(joined, failure, names)
     why = []
-    if failure.requested_bytes >= _MIN_GROWTH * program.largest_before_bytes > 0:
-        why.append(f"The largest allocation of this line before was {units.size(program.largest_before_bytes)}.")
+    title = f"{names.site(failure.site)} requests {with_share(failure.requested_bytes, failure)} at once"
+    operation = find_operation(failure.site, [])
+    is_larger = failure.requested_bytes >= _MIN_GROWTH * program.largest_before_bytes > 0
+    if is_larger:
+        title += f", and at most {units.size(program.largest_before_bytes)} before"
     if failure.verdict == TOO_LARGE:
         max_possible, device = units.size(failure.max_possible_bytes or 0), units.size(failure.device_bytes or 0)
         why.append(f"The device has {device}, and at most {max_possible} can be allocated: freeing cannot help.")
@@ -297,14 +300,31 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
         )
     elif program.request_use == causes.KEPT:
         remedy = "process the data in chunks, or request less: check the shapes for an unintended broadcast"
+    elif operation in _ANYWHERE:
+        remedy = CURE_BY_OPERATION[operation]
     else:
         remedy = "smaller requests (a smaller batch, chunks), or several devices"
     return CauseText(
-        f"{names.site(failure.site)} requests {with_share(failure.requested_bytes, failure)} at once",
+        title,
         failure.site,
         failure.request.stack_id,
         why,
-        [f"What helps: {remedy}."],
+        [f"What helps: {_CURE_OF_LARGER_INPUT if is_larger else ''}{_cure_copy(failure, names)}{remedy}."],
+    )
+
+
+def _cure_copy(failure: OutOfMemory, names: SiteNames) -> str:
+    """Return a clause on a request by arithmetic as large as one live block, which it may replace; "" otherwise."""
+    largest = max(failure.top_sites, key=lambda site: site.largest_bytes, default=None)
+    is_arithmetic = _ARITHMETIC.search(failure.site.source or "") is not None
+    if largest is None or not is_arithmetic or failure.requested_bytes < _MIN_JOINED_SHARE * failure.usable_bytes:
+        return ""
+    if abs(largest.largest_bytes - failure.requested_bytes) > _MAX_JOIN_DIFFERENCE * failure.requested_bytes:
+        return ""
+    size, line = units.size(largest.largest_bytes), names.site(largest.site)
+    return (
+        f"compute in place (`x.div_(y)`, `x *= y`) what {names.site(failure.site)} makes of a tensor of the same size,"
+        f" such as the {size} of {line}, or compute it from the smaller inputs; "
     )
 
 
@@ -314,8 +334,12 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     forwards = program.forwards
     site, stack = top_line(sites, failure) if forwards is None else (forwards.site.site, forwards.site.stack_id)
     attention = f"{_FUSED_ATTENTION}, which does not store the attention matrices; " if program.stores_attention else ""
+    special = attention
+    if sites and (operation := find_operation(sites[0].site, [])) in _ANYWHERE:
+        of_request = failure.requested_bytes if sites[0].site == failure.site else 0
+        special = f"{CURE_BY_OPERATION[operation]}; " if 2 * (sites[0].bytes + of_request) >= size else attention
     help_texts = [
-        f"What helps: {attention}a smaller batch (with gradient accumulation), "
+        f"What helps: {special}a smaller batch (with gradient accumulation), "
         f"{describe_checkpointing(program.model_origin, names)}, or lower precision (torch.autocast)."
     ]
     subject = "activations of forward and backward" if failure.request.node_type else "activations of forward"
@@ -342,13 +366,18 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
 def _describe_forward(failure: OutOfMemory, names: SiteNames) -> CauseText:
     size, sites = failure.program.bytes_with_request(causes.FORWARD), failure.program.sites_by_use[causes.FORWARD]
     site, stack = top_line(sites, failure)
+    before = failure.program.largest_before_bytes
+    larger = _CURE_OF_LARGER_INPUT if failure.requested_bytes >= _MIN_GROWTH * before > 0 else ""
     return CauseText(
         f"A forward without gradients fills {failure.device}, mostly at {names.site(site)}:"
         f" {with_share(size, failure)} with the request",
         site,
         stack,
         list_lines(sites, names),
-        ["What helps: a smaller batch, inputs in chunks, or lower precision (torch.autocast)."],
+        [
+            f"What helps: {larger}{_cure_copy(failure, names)}a smaller batch, inputs in chunks, or lower precision"
+            " (torch.autocast)."
+        ],
     )
 
 

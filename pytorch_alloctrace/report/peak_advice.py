@@ -37,6 +37,7 @@ _TITLE_BY_OPERATION = {
     Operation.RESIZE: "{line} resizes all at once: {size} of it",
     Operation.UPCAST: "{line} makes copies in higher precision: {size} of it",
     Operation.REDUCE: "{line} makes tensors of {size} only to reduce them",
+    Operation.GATHER: "{line} copies a row for each index: {size} of it",
     Operation.BROADCAST: "{line} broadcasts tensors to {size}",
     Operation.JOIN: "{line} joins tensors into {size}",
     Operation.REPEAT: "{line} repeats values: {size} of it",

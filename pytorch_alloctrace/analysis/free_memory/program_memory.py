@@ -105,6 +105,8 @@ _LOAD = re.compile(r"[/\\](torch[/\\]serialization|safetensors[/\\]torch)\.py$")
 _COPY = re.compile(r"[/\\](copy|torch[/\\]nn[/\\]modules[/\\]module)\.py$")
 _COPY_FUNCTIONS = ("deepcopy", "_apply")
 _ATTENTION = re.compile(r"attention|attn|attend", re.IGNORECASE)
+_ATTENTION_WORK = re.compile(r"softmax|@|matmul|bmm|einsum|dropout|mask|score|attn|attention|\bq\b")
+"""Words of a line that computes with an attention matrix."""
 _FUSED_ATTENTION = "scaled_dot_product"
 _VMAP = re.compile(r"[/\\]torch[/\\]_functorch[/\\]vmap\.py$")
 _FOREACH, _FOREACH_SGD = "_multi_tensor_", "_multi_tensor_sgd"
@@ -535,4 +537,7 @@ class _MemoryReader(ForwardReader):
 
 def _mentions_attention(places: Sequence[Frame] | Sequence[Site]) -> bool:
     texts = [f"{place.function} {place.source or ''}" for place in places]
-    return any(_ATTENTION.search(text) for text in texts) and not any(_FUSED_ATTENTION in text for text in texts)
+    source = places[0].source if places else None
+    is_work = not source or _ATTENTION_WORK.search(source) is not None
+    is_fused = any(_FUSED_ATTENTION in text for text in texts)
+    return is_work and not is_fused and any(_ATTENTION.search(text) for text in texts)

@@ -21,6 +21,8 @@ class Operation(enum.Enum):
     """A copy in higher precision."""
     REDUCE = "reduce"
     """Arithmetic whose results, element by element, are only summed: the sum is much smaller."""
+    GATHER = "gather"
+    """A row for each of many indices, such as the neighbours of the nodes of a graph."""
     BROADCAST = "broadcast"
     """Arithmetic on tensors that broadcasting enlarges."""
     JOIN = "join"
@@ -50,6 +52,12 @@ _PATTERNS = (
     (r"\b(interpolate|upsample)\(", Operation.RESIZE),
     (r"\.(float|double)\(\)|\b(to|type|softmax)\(.*\bfloat(32|64)\b", Operation.UPCAST),
     (r"( - | \* |\b(pow|abs|square|exp)\().*\)\.(sum|mean|norm)\((?!\))", Operation.REDUCE),
+    (r"\b(cat|stack)\(.*\)\.(sum|mean|any|all|a?min|a?max)\(", Operation.REDUCE),
+    (
+        r"\w\[(src|dst|sources?|targets?|rows?|cols?|idx|ind(ex|ices)|edge_index\[\d\]|\w+_(idx|ids|index|indices))\]",
+        Operation.GATHER,
+    ),
+    (r"\b(index_select|gather|take_along_dim)\(", Operation.GATHER),
     (rf"{_NEW_AXIS} [-+*/] | [-+*/] \w+{_NEW_AXIS}", Operation.BROADCAST),
     (r"\b(cat|stack|concat|hstack|vstack)\(", Operation.JOIN),
     (r"\.(repeat|repeat_interleave|tile)\(", Operation.REPEAT),
