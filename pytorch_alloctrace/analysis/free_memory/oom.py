@@ -256,10 +256,12 @@ class OutOfMemory:
         """Return the largest leak if it holds a quarter of the usable bytes, and the program's cause is no other.
 
         Forwards without backward, copies and the state of a first optimizer step may look like leaks. Leaks judged
-        after the failure do not count: they may have grown since.
+        after the failure do not count: they may have grown since. A quarter in pieces too small leads, too.
         """
         program, forwards = self.program, self.program.forwards
         if program.leading_cause(self.usable_bytes) is not None:
+            return None
+        if self.verdict == FRAGMENTED and self.here.free_bytes >= LARGE_SHARE * self.usable_bytes:
             return None
         explained = {site.site for site in (*program.checkpoints, *program.copies)}
         if program.in_optimizer and program.is_first_step:
