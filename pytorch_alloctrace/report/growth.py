@@ -506,6 +506,13 @@ def _note_stopped(growth: Growth, names: SiteNames) -> str:
     return f"{names.site(growth.site)} grew by {size}{until}, and not since"
 
 
+def _note_filled(growth: Growth, names: SiteNames) -> str:
+    return (
+        f"{names.site(growth.site)} grew to {units.size(growth.allocated_bytes)} until {growth.unit} "
+        f"{units.number(round(growth.last))}, and hardly since"
+    )
+
+
 def _note_rare(growth: Growth, names: SiteNames) -> str:
     return (
         f"{names.site(growth.site)} kept {units.size(growth.allocated_bytes)}, allocated in only {growth.arrivals} of "
@@ -544,6 +551,7 @@ _NOTES: dict[Doubt, Callable[[Growth, SiteNames], str]] = {
     Doubt.OPTIMIZER_STATE: _note_optimizer_state,
     Doubt.TAKEN: _note_taken,
     Doubt.STOPPED: _note_stopped,
+    Doubt.FILLED: _note_filled,
     Doubt.ACCUMULATED: _note_accumulated,
     Doubt.RARE: _note_rare,
 }

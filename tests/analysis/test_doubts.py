@@ -509,6 +509,17 @@ def test_memory_of_an_epoch_that_makes_the_peak_is_a_note() -> None:
     assert not verdict_on("sliding window").notes
 
 
+def test_line_that_is_filled_is_a_note_with_its_size_and_last_step() -> None:
+    (note,) = verdict_on("full replay buffer").notes
+    assert note.doubt is Doubt.FILLED and note.allocated_bytes == pytest.approx(3 * STEPS * SIZE * 10, rel=0.05)
+    assert note.last == pytest.approx(3 * STEPS, rel=0.1) and note.unit == "step"
+    assert note.holder is not None and note.holder.name == "replay"
+    assert "and hardly since" in text_of("full replay buffer")
+    (note,) = verdict_on("nearly full cache").notes
+    assert note.doubt in (Doubt.FILLED, Doubt.STOPPED) and note.holder is not None and note.holder.name == "cache"
+    assert summary_of("full replay buffer").leaks_are_known and summary_of("nearly full cache").leaks_are_known
+
+
 def find_growth_of_process(monkeypatch: pytest.MonkeyPatch, program: str, last_mib: int) -> tuple[OutsideGrowth, ...]:
     """Return the growth of a recorded program if its process had grown from 200 MiB to `last_mib` in its steps."""
     trace = trace_of(program)

@@ -919,6 +919,24 @@ def main() -> None:
         alloctrace.step()
 
 
+@program("full replay buffer")
+def main() -> None:
+    replay: collections.deque[torch.Tensor] = collections.deque(maxlen=3 * STEPS)
+    run_steps(lambda number: replay.append(block(SIZE * 10)), 6 * STEPS)
+
+
+@program("nearly full cache")
+def main() -> None:
+    cache: dict[int, torch.Tensor] = {}
+
+    def look_up(number: int) -> None:
+        key = (number * number) % 97  # 49 keys; new ones come more and more seldom
+        if key not in cache:
+            cache[key] = block(SIZE * 10)
+
+    run_steps(look_up, 4 * STEPS)
+
+
 @program("numpy arrays")
 def main() -> None:
     frames: dict[int, list[Any]] = {}

@@ -32,6 +32,7 @@ from ..free_memory.failed_allocations import find_failed_allocations
 from .accumulation import find_accumulation
 from .backlog import find_backlogs
 from .doubts import LARGE_SHARE, DoubtFinder
+from .filled import find_filled_lines
 from .forecast import estimate_free_bytes
 from .growing_buffers import find_growing_leaks, find_possible_buffers
 from .leak import (
@@ -192,6 +193,8 @@ def _judge_part(part: PartEvidence, loops: LoopIndex) -> tuple[list[Leak], list[
     accumulation = find_accumulation(part, lifetimes, loops)
     if accumulation is not None and not _list_lines([accumulation]) & lines:
         other_growth.append(accumulation)
+    lines |= _list_lines(other_growth)
+    other_growth += [growth for growth in find_filled_lines(trace, lifetimes) if not _list_lines([growth]) & lines]
     return (
         [leak for leak in examined if isinstance(leak, Leak)],
         [growth for growth in examined if isinstance(growth, Growth)] + other_growth,

@@ -310,6 +310,8 @@ class Doubt(enum.Enum):
     """A note: a buffer grows each time by as much as another line allocates less."""
     STOPPED = "stopped"
     """A note: the line grew until well before the end, and not since."""
+    FILLED = "filled"
+    """A note: the line held more and more until well before the end, and about as much since (see `filled`)."""
     OUT_OF_MEMORY = "out of memory"
     """The line grew until an allocation failed, and not since."""
     ACCUMULATED = "accumulated"
@@ -340,7 +342,7 @@ class Doubt(enum.Enum):
 
 
 MAX_NOTED_ARRIVALS = 5
-_NOTES = (Doubt.BOUNDED, Doubt.OPTIMIZER_STATE, Doubt.TAKEN, Doubt.STOPPED, Doubt.ACCUMULATED)
+_NOTES = (Doubt.BOUNDED, Doubt.OPTIMIZER_STATE, Doubt.TAKEN, Doubt.STOPPED, Doubt.FILLED, Doubt.ACCUMULATED)
 _OTHER_READINGS = (
     Doubt.BOUNDED,
     Doubt.OPTIMIZER_STATE,
