@@ -50,10 +50,17 @@ def _referents(obj: Any) -> list[Any]:
 
 
 def _describe(start: Any, last: Any, parents: dict[int, Any]) -> str:
-    """Return the last attribute on the way from an object to itself, which ends with a reference from `last`."""
+    """Return the last attribute on the way from an object to itself, which ends with a reference from `last`.
+
+    An attribute that refers to one object, such as its owner, is preferred to one with a container of objects.
+    """
     way = [start, last]
     while way[-1] is not start:
         way.append(parents[id(way[-1])])
-    _, links = collect_links(way[::-1], None)
-    attributes = [link for link in links if link.edge.how is How.ATTRIBUTE and link.edge.text != ".__self__"]
-    return f"{attributes[-1].owner}{attributes[-1].edge.text}" if attributes else ""
+    nodes, links = collect_links(way[::-1], None)
+    attributes = [
+        (not access.is_a(target, access.CONTAINERS), position, f"{link.owner}{link.edge.text}")
+        for position, (link, target) in enumerate(zip(links, nodes[1:], strict=True))
+        if link.edge.how is How.ATTRIBUTE and link.edge.text != ".__self__"
+    ]
+    return max(attributes)[-1] if attributes else ""

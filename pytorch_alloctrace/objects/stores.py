@@ -53,6 +53,7 @@ _PUSHES_NOTHING = ("DELETE_", "EXTENDED_ARG", "JUMP", "NOP", "NOT_TAKEN", "POP_"
 _CONSTRUCTORS = ("__init__", "__new__", "__post_init__")
 _MAX_KEYS = 1024
 """Maximum number of keys of a dict that are searched for the one of a path."""
+_TRACEBACK = Edge(How.ATTRIBUTE, ".__traceback__")
 _QUEUE_MODULES = ("queue", "asyncio.queues")
 _NOTEBOOK_CELL = "<ipython-input-"
 """Beginning of the file names of cells before ipykernel 6; later cells have the name of a temporary file."""
@@ -113,6 +114,9 @@ def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadl
     hook = _find_hook(nodes, edges, deadline)
     if hook is not UNKNOWN:
         return hook
+    # What a traceback leads to is stored with its exception.
+    tracebacks = (number for number, edge in enumerate(edges) if edge == _TRACEBACK)
+    position = min(position, next(tracebacks, position))
     caches = (node for node in nodes[: position + 1] if type(node) is functools._lru_cache_wrapper)
     cache = next(caches, None)
     if cache is not None:
@@ -164,10 +168,24 @@ def _find_filling(nodes: Sequence[Any], edges: Sequence[Edge], position: int, de
             holders = [None]
         classes = [cls for cls in access.mro(type(referrer)) if is_context or not _is_library_class(cls)]
         methods = [value for cls in classes for value in access.class_dict(cls).values()]
-        return _find_in(_list_codes(methods, nodes[0]), edge.text[1:], True, holders, key, deadline) or UNKNOWN
+        functions = [value for cls in classes[:1] for value in _list_functions_beside(cls)]
+        for owners in (methods, functions):
+            store = _find_in(_list_codes(owners, nodes[0]), edge.text[1:], True, holders, key, deadline)
+            if store is not None:
+                return store
+        return UNKNOWN
     else:
         return UNKNOWN
     return _find_in(codes, edge.text, False, holders, key, deadline) or UNKNOWN
+
+
+def _list_functions_beside(cls: type) -> list[object]:
+    """Return the functions of the module that defines a class, without methods."""
+    module = sys.modules.get(access.module_of(cls))
+    if not access.is_a(module, types.ModuleType) or module is None:
+        return []
+    functions = (value for value in list(access.module_dict(module).values()) if type(value) is types.FunctionType)
+    return list(itertools.islice(functions, _MAX_CODES))
 
 
 def _climb_items(edges: Sequence[Edge], position: int) -> int:

@@ -40,6 +40,7 @@ def test_attribute_that_refers_back_is_named() -> None:
     root = Node()
     child = Node(root)
     assert find(root, root.children, child, child.state) == "Node.parent"
+    assert find(child, root, child.state) == "Node.parent", "not children, which has a list of objects"
 
 
 def test_bound_method_in_a_container_refers_back() -> None:

@@ -7,6 +7,7 @@ import functools
 import inspect
 import sys
 import types
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -75,6 +76,37 @@ def test_attribute_is_stored_by_the_method_that_adds_to_it() -> None:
 
     assert stored_at(trainer.outputs[1]) == ("call", "self.outputs.append(output)")
     assert stored_at(trainer.total) == ("addition", "self.total = self.total + loss")
+
+
+class Attempt:
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+
+def attempt_step(attempt: Attempt) -> None:
+    activations = torch.ones(2)
+    ADDRESSES.append(weakref.ref(activations))
+    raise ValueError(len(activations))
+
+
+def probe() -> Attempt:
+    attempt = Attempt()
+    try:
+        attempt_step(attempt)
+    except ValueError as error:
+        attempt.error = error
+    return attempt
+
+
+ADDRESSES: list[weakref.ref[torch.Tensor]] = []
+
+
+def test_exception_is_stored_by_the_function_that_sets_the_attribute() -> None:
+    attempt = probe()
+
+    activations = ADDRESSES.pop()()
+    assert attempt.error is not None and activations is not None
+    assert stored_at(activations) == ("assignment", "attempt.error = error")
 
 
 def test_dict_is_stored_by_the_line_that_sets_its_items() -> None:
