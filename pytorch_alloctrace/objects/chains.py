@@ -33,9 +33,10 @@ EXCEPTION, GRAPH, FINALIZER, HOOK, DEFAULT, PARTIAL, GENERATOR, CLOSURE, THREAD_
     *("partial", "generator", "closure", "thread-local", "thread"),
 )
 CYCLE = "cycle"
+UNUSED = "unused variable"
 THROUGH = (
     *(CONTEXT, TENSOR_HOOK, EXCEPTION, GRADIENT, GRAPH, FINALIZER, HOOK, DEFAULT),
-    *(PARTIAL, GENERATOR, CLOSURE, THREAD_LOCAL, THREAD, CYCLE),
+    *(PARTIAL, GENERATOR, CLOSURE, THREAD_LOCAL, THREAD, CYCLE, UNUSED),
 )
 """Values of `Chain.through`: of several, the first is reported."""
 _HOOKS = ("hooks", "hooks_with_kwargs", "hooks_always_called")
@@ -93,7 +94,8 @@ class Chain:
     `torch.autograd.Function`), "tensor hook" (a cycle through a hook of the tensor), "exception" (its traceback),
     "gradient" (the graph of a gradient), "autograd graph", "finalizer" (arguments of `weakref.finalize`), "hook",
     "default value", "partial", "generator" (or another suspended function), "closure", "thread-local", "thread" (one
-    that has not ended), "cycle" (another reference cycle); of several, the first in this order. "" if nothing."""
+    that has not ended), "cycle" (another reference cycle), "unused variable" (a large local variable that its function
+    does not read any more; only object scans find it); of several, the first in this order. "" if nothing."""
     through_below: str = ""
     """References below the holder; a value of `through`."""
     containers: tuple[Container, ...] = ()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from . import access
+from .chains import UNUSED
 from .frames import can_read_frames
 from .groups import Group, create_group
 from .holder_search import HolderSearch, Members, total_bytes
@@ -17,6 +18,7 @@ from .inventory import TENSORS_PER_CHECK, Storage, bytes_of, disable_torch_funct
 from .module_tensors import ModuleTensor, find_module_tensors
 from .roots import modules
 from .unreached_groups import count_held_unreached, find_garbage, find_tensor_cycles, find_unreached_tensors
+from .unused_variables import is_unused
 from .walk import MAX_OBJECTS, Walk, Walker
 
 MAX_GROUPS = 16
@@ -29,6 +31,8 @@ MAX_ARRAY_GROUPS = 4
 """Maximum number of groups of numpy arrays reported by bytes."""
 MIN_ARRAY_BYTES = 1 << 20
 """Minimum number of bytes of a group of numpy arrays."""
+MIN_UNUSED_BYTES = 16 << 20
+"""Minimum number of bytes of a local variable for a search whether its function still reads it."""
 MIN_UNREACHED = 8
 """Minimum number of unreached tensors for a search of garbage and libraries."""
 
@@ -139,7 +143,12 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
         created = create_group(walk, holder, group, nodes.pop(holder, []), read_share, has_all_nodes, begin + seconds)
         share = sum(tensor_bytes[storage.key] for storage in group) / max(total_bytes(group), 1)
         share /= walk.visited_shares.get(holder, 1.0) * read_share  # other views of these storages were not read
-        groups.append(dataclasses.replace(created, tensor_bytes=round(min(share, 1.0) * created.bytes)))
+        created = dataclasses.replace(created, tensor_bytes=round(min(share, 1.0) * created.bytes))
+        if walk.complete and created.bytes >= MIN_UNUSED_BYTES and not created.chain.through:
+            keys = {storage.key for storage in group}
+            if is_unused(walk, holders, next(iter(group.values())), keys, storages):
+                created = dataclasses.replace(created, chain=dataclasses.replace(created.chain, through=UNUSED))
+        groups.append(created)
     unlisted += sum(map(len, members.values())) - sum(len(group) for _, group in largest[: len(groups)])
     ordered_nodes = sorted(nodes.items(), key=lambda item: -len(item[1]))
     for number, (holder, node_group) in enumerate(ordered_nodes[:MAX_NODE_GROUPS]):

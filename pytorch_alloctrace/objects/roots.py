@@ -40,6 +40,8 @@ class FrameRoot:
     is_library: bool
     code: types.CodeType
     """Code of the function."""
+    instruction: int
+    """Offset in the code of the instruction that it was executing."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def _read_last_error() -> Iterator[FrameRoot]:
     while entry is not None:
         frame = entry.tb_frame
         if frame.f_code.co_flags & OPTIMIZED and not frame.f_code.co_filename.startswith(PACKAGE):
-            yield _create_frame_root(frame, entry.tb_lineno, "", depth)
+            yield _create_frame_root(frame, entry.tb_lineno, "", depth, entry.tb_lasti)
         entry, depth = entry.tb_next, depth + 1
 
 
@@ -170,12 +172,12 @@ def _read_thread(innermost: types.FrameType, thread: str) -> Iterator[FrameRoot 
         if code.co_filename.startswith(PACKAGE):
             continue
         if code.co_flags & OPTIMIZED:
-            yield _create_frame_root(frame, frame.f_lineno or 0, thread, depth)
+            yield _create_frame_root(frame, frame.f_lineno or 0, thread, depth, frame.f_lasti)
         elif type(frame.f_locals) is dict:
             yield ModuleRoot(code.co_name, code.co_filename, frame.f_locals, False)
 
 
-def _create_frame_root(frame: types.FrameType, line: int, thread: str, depth: int) -> FrameRoot:
+def _create_frame_root(frame: types.FrameType, line: int, thread: str, depth: int, instruction: int) -> FrameRoot:
     code, libraries = frame.f_code, _library_folders()
     name = getattr(code, "co_qualname", code.co_name).rpartition("<locals>.")[2]
     key = (code.co_filename, code.co_name, id(frame))
@@ -189,6 +191,7 @@ def _create_frame_root(frame: types.FrameType, line: int, thread: str, depth: in
         key,
         code.co_filename.startswith(libraries),
         code,
+        instruction,
     )
 
 

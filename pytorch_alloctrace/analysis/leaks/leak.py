@@ -112,8 +112,8 @@ class Holder:
     `torch.autograd.Function`), "tensor hook" (a cycle through a hook of the tensor), "exception" (its traceback),
     "gradient" (the graph of a gradient), "autograd graph", "finalizer" (arguments of `weakref.finalize`), "hook",
     "default value", "partial", "generator" (or another suspended function), "closure", "thread-local", "thread" (one
-    that has not ended), "autocast" (its cache), "cycle" (another reference cycle); of several, the first in this
-    order. "" if nothing."""
+    that has not ended), "autocast" (its cache), "cycle" (another reference cycle), "unused variable" (a large local
+    variable that its function does not read any more); of several, the first in this order. "" if nothing."""
     containers: tuple[HeldContainer, ...] = ()
     """Containers on the path, outermost first."""
     store_kind: str = ""
