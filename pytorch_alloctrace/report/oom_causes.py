@@ -9,6 +9,7 @@ from ..analysis.free_memory import program_memory as causes
 from ..analysis.free_memory.oom import TOO_LARGE, OutOfMemory
 from ..analysis.free_memory.program_memory import Forwards
 from ..analysis.leaks.leak import GRAPH, SURVIVORS, Leak
+from ..analysis.usage.held_rows import HeldRow
 from ..analysis.usage.operations import Operation, find_operation
 from ..analysis.usage.peak import ROUNDING, find_square
 from ..reading.sites import SiteBytes
@@ -32,6 +33,7 @@ from .oom_cause_text import (
     line_to_change,
     list_lines,
     list_roles,
+    list_variables,
     top_line,
     with_share,
 )
@@ -50,6 +52,7 @@ _MIN_KEPT_STEPS = 3  # with live blocks of one line, to call the blocks kept fro
 _MAX_JOIN_DIFFERENCE = 0.01  # of a request that joins what a line has kept, as a share of that
 _MAX_PART = 0.9  # of a request that joins blocks, the largest of them
 _MIN_JOINED_SHARE = 0.1  # of the usable bytes, of a request that may have the size of other blocks by coincidence
+_MIN_UNUSED_SHARE = 0.1  # of the usable bytes, of unused variables beside another cause
 _MIN_GROWTH = 2  # of a line's largest request, to mention the one before
 _ARITHMETIC = re.compile(r" [-+*/] |\b(div|mul|add|sub|exp|softmax|relu|sigmoid|tanh|masked_fill|where)\(")
 _CURE_OF_LARGER_INPUT = (
@@ -64,7 +67,17 @@ _FUSED_ATTENTION = "torch.nn.functional.scaled_dot_product_attention (nn.Multihe
 
 def describe_cause(failure: OutOfMemory, names: SiteNames) -> CauseText | None:
     """Describe what the program did to fill the memory; None if the verdict is the cause."""
-    return None if failure.cause is None else _DESCRIBE[failure.cause](failure, names)
+    if failure.cause is None:
+        return None
+    text = _DESCRIBE[failure.cause](failure, names)
+    unused = failure.program.unused
+    size = sum(row.bytes for row in unused)
+    if failure.cause != causes.UNUSED_VARIABLES and size >= _MIN_UNUSED_SHARE * failure.usable_bytes:
+        text.help.append(
+            f"And `del` {units.size(size)} in variables of {unused[0].holder.function}() that it does not use any more:"
+            f" {list_variables(unused)}."
+        )
+    return text
 
 
 def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) -> CauseText:
@@ -169,8 +182,32 @@ def _describe_carried_graph(failure: OutOfMemory, names: SiteNames) -> CauseText
     )
 
 
+def _describe_unused(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    rows = failure.program.unused
+    line, stack = line_to_change(rows[0].holder, *largest_site(failure))
+    total = sum(row.bytes for row in rows)
+    function = rows[0].holder.function
+    return CauseText(
+        f"{with_share(total, failure)} is in variables of {function}() that it does not use any more",
+        line,
+        stack,
+        [f"{list_variables(rows)}.", *list_roles(failure)],
+        [
+            f"What helps: `del {', '.join(row.holder.name for row in rows)}` when they are no longer needed, or compute"
+            " them in a function of their own, whose variables end with it."
+        ],
+    )
+
+
+def _describe_collected(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    return _describe_row(failure.program.collection, failure, names)
+
+
 def _describe_held(failure: OutOfMemory, names: SiteNames) -> CauseText:
-    row = failure.program.holder
+    return _describe_row(failure.program.holder, failure, names)
+
+
+def _describe_row(row: HeldRow | None, failure: OutOfMemory, names: SiteNames) -> CauseText:
     assert row is not None, "this cause requires a holder"
     name = quote(names.referrer(row.holder.name))
     holder = row.holder
@@ -441,6 +478,8 @@ _DESCRIBE: dict[str, Callable[[OutOfMemory, SiteNames], CauseText]] = {
     causes.MANY_FORWARDS: _describe_many_forwards,
     causes.VMAP: _describe_vmap,
     causes.HELD: _describe_held,
+    causes.UNUSED_VARIABLES: _describe_unused,
+    causes.COLLECTED: _describe_collected,
     causes.FORMER_TRAINING: describe_former_training,
     causes.MANY_MODELS: describe_many_models,
     causes.CHECKPOINT: describe_checkpoint,

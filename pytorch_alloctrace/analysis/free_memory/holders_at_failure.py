@@ -15,7 +15,7 @@ from ...reading.names import KINDS
 from ...reading.positions import Range
 from ...reading.recorded import Held, RecordedTrace
 from ...reading.table import Table
-from ..leaks.leak import EXCEPTION, GRAPH, THREAD, Holder
+from ..leaks.leak import EXCEPTION, GRAPH, GRAPHS, THREAD, UNUSED, Holder
 from ..leaks.referrers import MIN_SHARE, estimate_share, find_step, make_holder
 from ..usage.held_memory import list_rows
 from ..usage.held_rows import HeldRow
@@ -54,6 +54,18 @@ class HoldersAtFailure:
     def find_forgotten(self) -> HeldRow | None:
         """Return the cache of a function, or the thread, that held the most."""
         return next((row for row in self.rows if _is_forgotten(row)), None)
+
+    def list_unused(self) -> tuple[HeldRow, ...]:
+        """Return the local variables that their functions do not read any more, the most bytes first."""
+        return tuple(row for row in self.rows if row.holder.through == UNUSED)
+
+    def find_collection(self, blocks: _Mask) -> HeldRow | None:
+        """Return the container of a variable or attribute that held most of some blocks; None if there is none."""
+        size = int(self._bytes[blocks].sum())
+        rows = (row for row in self.rows if row.role not in MODEL_ROLES and row.holder.through not in GRAPHS)
+        collections = (row for row in rows if any(held.length > 1 for held in row.holder.containers))
+        largest = next(collections, None)
+        return largest if largest is not None and 2 * largest.bytes >= size > 0 else None
 
     def find_holder(self, blocks: _Mask) -> Holder | None:
         """Return the object that held most of some blocks, if known. blocks: mask of the live blocks."""

@@ -22,6 +22,7 @@ many forwards before backward  likewise, but backward has evaluated nodes of tha
                                three times, with other work between
 vmap                           calls of torch.func.vmap by one line made half of the live bytes
 held                           a cache of a function (lru_cache), or threads that have not ended, hold a quarter
+unused variables               local variables that their functions do not read any more hold a quarter
 many models                    one line made three models or more, in a loop that also calls a model; their weights hold
                                a tenth
 checkpoint on the device       blocks of torch.load or safetensors with the sizes of the model's hold a tenth
@@ -33,6 +34,7 @@ optimizer state                an optimizer made the request, for its state or w
 optimizer step                 an optimizer made the request
 large request                  the request needs a quarter, and is neither activation nor inference; or it has the size
                                of a broadcast of two vectors, or is in the code of an attention
+collected                      the use with the most bytes is forward, and a container of the program holds most of it
 model, activations, ...        the use with the most bytes, with the request
 """
 
@@ -75,6 +77,8 @@ AUTOCAST_CACHE = "autocast's cache"
 CARRIED_GRAPH = "carried graph"
 VMAP = "vmap"
 HELD = "held"
+UNUSED_VARIABLES = "unused variables"
+COLLECTED = "collected"
 FORMER_TRAINING = "former training"
 MANY_MODELS = "many models"
 CHECKPOINT = "checkpoint on the device"
@@ -84,8 +88,8 @@ LARGE_REQUEST = "large request"
 COPIES = "copies of the model"
 CAUSES = (
     *(KEPT_EXCEPTION, AUTOCAST_CACHE, CARRIED_GRAPH, NO_BACKWARD, MANY_FORWARDS),
-    *(VMAP, HELD, MANY_MODELS, CHECKPOINT, FORMER_TRAINING),
-    *(OPTIMIZER_STATE, OPTIMIZER_STEP, LARGE_REQUEST, COPIES, *USES),
+    *(VMAP, HELD, UNUSED_VARIABLES, MANY_MODELS, CHECKPOINT, FORMER_TRAINING),
+    *(OPTIMIZER_STATE, OPTIMIZER_STEP, LARGE_REQUEST, COPIES, COLLECTED, *USES),
 )
 HUGE_SHARE = 0.5
 """Minimum share of the usable bytes that a request for activations takes to be the cause: they are many requests."""
@@ -213,6 +217,10 @@ class ProgramMemory:
     """Attribute or global variable that held the most through its autograd graph at the object scan of the failure."""
     holder: HeldRow | None
     """The same of the caches of functions, and of threads that have not ended."""
+    collection: HeldRow | None
+    """Container that held most of the memory of use FORWARD at that scan: outputs that the program keeps."""
+    unused: tuple[HeldRow, ...]
+    """Local variables that their functions did not read any more at that scan, the most bytes first."""
     vmap: SiteBytes | None
     """Line that called torch.func.vmap, with the live bytes of its calls; None if it has none."""
     former_training: FormerTraining | None
@@ -227,6 +235,8 @@ class ProgramMemory:
             return VMAP
         if self.holder is not None and self.holder.bytes >= large:
             return HELD
+        if sum(row.bytes for row in self.unused) >= large:
+            return UNUSED_VARIABLES
         if self.models is not None and self.models.site.bytes >= MIN_CHECKPOINT_SHARE * usable_bytes:
             return MANY_MODELS
         if self.checkpoints and sum(site.bytes for site in self.checkpoints) >= MIN_CHECKPOINT_SHARE * usable_bytes:
@@ -242,7 +252,8 @@ class ProgramMemory:
         is_special = self.request_use == KEPT or self.is_attention or self.outer_count
         if self.requested_bytes >= (large if is_special else HUGE_SHARE * usable_bytes):
             return LARGE_REQUEST
-        return max(USES, key=self.bytes_with_request)
+        use = max(USES, key=self.bytes_with_request)
+        return COLLECTED if use == FORWARD and self.collection is not None else use
 
     def bytes_with_request(self, use: str) -> int:
         """Return the bytes of a use, with those of the request if it is of this use."""
@@ -338,6 +349,8 @@ class _MemoryReader(ForwardReader):
             autocast=find_autocast_memory(self._trace, request.device, request.seq, self._live),
             graph_holder=self._holders.find_graph_holder(),
             holder=self._holders.find_forgotten(),
+            collection=self._holders.find_collection(self._uses[FORWARD]),
+            unused=self._holders.list_unused(),
             vmap=self._find_vmap(),
             former_training=self._find_former_training(),
         )

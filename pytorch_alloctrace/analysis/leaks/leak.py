@@ -20,6 +20,7 @@ GROWING = "growing"
 GRAPH = "autograd graph"
 GRADIENT = "gradient"
 GRAPHS = (GRADIENT, GRAPH)
+UNUSED = "unused variable"
 EXCEPTION = "exception"
 THREAD = "thread"
 AUTOCAST = "autocast"
