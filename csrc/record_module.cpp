@@ -288,7 +288,7 @@ bool add_holder(std::uint64_t event, const std::string& holder, const std::strin
                 std::uint64_t nodes, bool has_all_nodes, std::uint64_t foreign_bytes, const std::string& name,
                 const std::string& scope, const std::string& function, const std::string& through,
                 const std::tuple<std::string, std::string, std::string, std::uint64_t>& store,
-                std::uint64_t tensor_bytes, const std::string& back_reference) {
+                std::uint64_t tensor_bytes, const std::string& back_reference, const std::string& dtype) {
   python::HookScope hook;
   if (!hook) return false;
   std::vector<ContainerRecord> records;
@@ -301,7 +301,7 @@ bool add_holder(std::uint64_t event, const std::string& holder, const std::strin
        path,       filename,      addresses,     is_garbage,     std::move(records),
        nodes,      has_all_nodes, foreign_bytes, name,           scope,
        function,   through,       store_kind,    store_filename, store_function,
-       store_line, tensor_bytes,  back_reference});
+       store_line, tensor_bytes,  back_reference, dtype});
 }
 
 // Address, device type, device index, role, name, id of the module.
@@ -377,7 +377,8 @@ void define_object_scans(py::module_& module) {
              py::arg("filename"), py::arg("line"), py::arg("count"), py::arg("bytes"), py::arg("addresses"),
              py::arg("is_garbage"), py::arg("containers"), py::arg("nodes"), py::arg("has_all_nodes"),
              py::arg("foreign_bytes"), py::arg("name"), py::arg("scope"), py::arg("function"), py::arg("through"),
-             py::arg("store"), py::arg("tensor_bytes"), py::arg("back_reference"));
+             py::arg("store"), py::arg("tensor_bytes"), py::arg("back_reference"),
+             py::arg("dtype"));
   module.def("read_slots", &read_slots, py::arg("object"), py::arg("field"), py::arg("first"), py::arg("count"),
              py::arg("unset"));
   module.def("graph_referents", &torch_side::graph_referents, py::arg("node"), py::arg("getters"),

@@ -6,10 +6,11 @@ import dataclasses
 import random
 from dataclasses import dataclass
 
+from . import access
 from .back_references import find_back_reference
 from .chains import Chain, chain_of
 from .holder_search import Members, collection_size, is_submodules, total_bytes
-from .inventory import TENSORS_PER_CHECK
+from .inventory import TENSORS_PER_CHECK, tensor_type
 from .walk import Walk
 
 MAX_ADDRESSES = 128
@@ -36,6 +37,8 @@ class Group:
     group of numpy arrays."""
     tensor_bytes: int = 0
     """Bytes of the tensors, at most those of their storages: fewer than `bytes` if they are views. 0: unknown."""
+    dtype: str = ""
+    """Data type of all the tensors: "float64"; "" if they have several, or unknown."""
 
     @property
     def is_garbage(self) -> bool:
@@ -71,7 +74,16 @@ def create_group(
         len(nodes),
         has_all_nodes,
         round(scale * sum(storage.bytes for storage in members if storage.is_foreign)),
+        dtype=_find_dtype(walk, members),
     )
+
+
+def _find_dtype(walk: Walk, members: Members) -> str:
+    """Return the data type that all tensors have in common, or ""; without storage objects, which have none."""
+    dtype = tensor_type().dtype.__get__  # type: ignore[attr-defined]
+    tensors = (walk.objects[number] for number in members.values())
+    dtypes = {dtype(tensor) for tensor in tensors if access.is_a(tensor, tensor_type())}
+    return str(dtypes.pop()).removeprefix("torch.") if len(dtypes) == 1 else ""
 
 
 def _chain_to(walk: Walk, holder: int, number: int, deadline: float) -> Chain:

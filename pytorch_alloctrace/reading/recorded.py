@@ -93,6 +93,8 @@ class Held:
     back_reference: str
     """Attribute through which an object on the path is in a reference cycle: "Node.parent"; "" if none was found,
     and in older traces."""
+    dtype: str
+    """Data type of all the tensors: "float64"; "" if they have several, and in older traces."""
 
 
 @dataclass(frozen=True)

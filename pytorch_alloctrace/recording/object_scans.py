@@ -310,6 +310,7 @@ class ObjectScans:
             store=tuple(chain.store),
             tensor_bytes=group.tensor_bytes,
             back_reference=chain.back_reference,
+            dtype=group.dtype,
         )
 
     def _write_module_tensors(self, module_tensors: Sequence[ModuleTensor]) -> None:

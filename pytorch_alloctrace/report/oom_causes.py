@@ -70,6 +70,10 @@ def describe_cause(failure: OutOfMemory, names: SiteNames) -> CauseText | None:
     if failure.cause is None:
         return None
     text = _DESCRIBE[failure.cause](failure, names)
+    if (double := failure.program.double) is not None and text.help:
+        name = quote(names.referrer(double.name))
+        advice = f"{name} is float64: `.float()` of it halves it, and what is computed from it; "
+        text.help[0] = f"What helps: {advice}{text.help[0].removeprefix('What helps: ')}"
     unused = failure.program.unused
     size = sum(row.bytes for row in unused)
     if failure.cause != causes.UNUSED_VARIABLES and size >= _MIN_UNUSED_SHARE * failure.usable_bytes:

@@ -275,7 +275,7 @@ void put_holder(Bytes& out, const HolderRecord& holder) {
     put_fields(fields, holder.nodes, holder.has_all_nodes, holder.foreign_bytes);
     put_fields(fields, holder.name, holder.scope, holder.function, holder.through);
     put_fields(fields, holder.store_kind, holder.store_filename, holder.store_function, holder.store_line);
-    put_fields(fields, holder.tensor_bytes, holder.back_reference);
+    put_fields(fields, holder.tensor_bytes, holder.back_reference, holder.dtype);
   });
 }
 void Definitions::add_holder(ByteReader& fields) {
@@ -303,7 +303,7 @@ void Definitions::add_holder(ByteReader& fields) {
       read_fields(fields, holder.store_kind, holder.store_filename, holder.store_function, holder.store_line);
     }
     if (!fields.done()) read_fields(fields, holder.tensor_bytes);
-    if (!fields.done()) read_fields(fields, holder.back_reference);
+    if (!fields.done()) read_fields(fields, holder.back_reference, holder.dtype);
   }
   const std::uint64_t first = holder.addresses.empty() ? 0 : holder.addresses.front();
   if (holder_keys_.emplace(holder.event, holder.holder, holder.path, first).second)

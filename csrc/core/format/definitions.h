@@ -115,6 +115,7 @@ struct HolderRecord {
   std::uint64_t store_line = 0;
   std::uint64_t tensor_bytes = 0;  // of `bytes`: those of the tensors' elements, the rest is kept by views; 0: unknown
   std::string back_reference;      // attribute by which an object of the path is in a cycle: "Node.parent"
+  std::string dtype;               // of all the tensors: "float64"; "" if they have several, or unknown
 };
 
 // Process that the program, or one of its children, has started. A later record of the process replaces the command.

@@ -246,7 +246,7 @@ void define_trace_reader(py::module_& module) {
                                             text(row.scope), text(row.function), text(row.through),
                                             py::make_tuple(text(row.store_kind), text(row.store_filename),
                                                            text(row.store_function), row.store_line),
-                                            row.tensor_bytes, text(row.back_reference)));
+                                            row.tensor_bytes, text(row.back_reference), text(row.dtype)));
              }
              return result;
            })

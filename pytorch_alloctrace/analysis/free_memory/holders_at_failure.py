@@ -22,6 +22,8 @@ from ..usage.held_rows import HeldRow
 from .failed_allocations import FailedAllocation, find_failed_allocations
 from .forwards import MODEL_ROLES
 
+DOUBLE = "float64"
+MIN_DOUBLE_BYTES = 1 << 20
 _MAX_EVENTS_TO_SCAN = 256
 """Number of events after the failure that are searched for the end of its object scan."""
 _LATENCY = KINDS.index("latency")
@@ -66,6 +68,19 @@ class HoldersAtFailure:
         collections = (row for row in rows if any(held.length > 1 for held in row.holder.containers))
         largest = next(collections, None)
         return largest if largest is not None and 2 * largest.bytes >= size > 0 else None
+
+    def find_double(self) -> Holder | None:
+        """Return the object with the most float64 tensors, if most of the held numbers with a fraction are float64."""
+        size_by_dtype: dict[str, int] = {}
+        doubles: list[tuple[int, Held]] = []
+        for held in self._trace.held:
+            if held.event == self._scan and "float" in held.dtype:
+                size = int(self._bytes[np.isin(self._live["address"], held.addresses)].sum())
+                size_by_dtype[held.dtype] = size_by_dtype.get(held.dtype, 0) + size
+                doubles += [(size, held)] if held.dtype == DOUBLE else []
+        size, largest = max(doubles, key=lambda row: row[0], default=(0, None))
+        is_most = 2 * size_by_dtype.get(DOUBLE, 0) > sum(size_by_dtype.values())
+        return self._make_holder(largest) if is_most and size >= MIN_DOUBLE_BYTES else None
 
     def find_holder(self, blocks: _Mask) -> Holder | None:
         """Return the object that held most of some blocks, if known. blocks: mask of the live blocks."""

@@ -221,6 +221,8 @@ class ProgramMemory:
     """Container that held most of the memory of use FORWARD at that scan: outputs that the program keeps."""
     unused: tuple[HeldRow, ...]
     """Local variables that their functions did not read any more at that scan, the most bytes first."""
+    double: Holder | None
+    """Object with the most float64 tensors at that scan, if most of the held memory of such numbers is float64."""
     vmap: SiteBytes | None
     """Line that called torch.func.vmap, with the live bytes of its calls; None if it has none."""
     former_training: FormerTraining | None
@@ -351,6 +353,7 @@ class _MemoryReader(ForwardReader):
             holder=self._holders.find_forgotten(),
             collection=self._holders.find_collection(self._uses[FORWARD]),
             unused=self._holders.list_unused(),
+            double=self._holders.find_double(),
             vmap=self._find_vmap(),
             former_training=self._find_former_training(),
         )
