@@ -46,7 +46,7 @@ from .leaks.judge import LeakVerdict, judge_leaks
 from .leaks.leak import Growth, Leak, NoHolder
 from .leaks.outside_growth import OutsideGrowth, find_outside_growth
 from .leaks.referrers import find_derived_gradient
-from .usage.held_memory import find_peak_holder
+from .usage.held_memory import MIN_PEAK_SHARE, WideTensors, find_collection, find_peak_holders, find_wide_tensors
 from .usage.held_rows import HeldRow
 from .usage.idle_models import IdleModel, IdleModelEvidence
 from .usage.operations import Operation, find_operation
@@ -159,16 +159,18 @@ class DeviceSummary:
     """Allocated bytes over time: the maximum of each of equal intervals."""
     library_calls: Mapping[int, LibraryCall] = field(default_factory=dict)
     """Line of a library that a line with a leak or growth calls, by the first stack of the leak or growth."""
-    peak_holder: HeldRow | None = None
-    """Object that held much of the peak of a GPU: see `find_peak_holder`. None in a summary of leaks, and if an
-    allocation failed."""
+    peak_holders: tuple[HeldRow, ...] = ()
+    """Objects that held much of the peak of a GPU: see `find_peak_holders`, else `find_collection`. None in a summary
+    of leaks, and if an allocation failed."""
+    wide_tensors: WideTensors | None = None
+    """Tensors of float64 or int64 that are much of the peak of a GPU; None as for `peak_holders`."""
     derived_gradient: Frame | None = None
     """Line that computes gradients with graphs, which make up much of the peak of a program without steps."""
     idle_model: IdleModel | None = None
-    """Model that stays on a GPU after its last call; None as for `peak_holder`."""
+    """Model that stays on a GPU after its last call; None as for `peak_holders`."""
     peak_forwards: Forwards | None = None
     """Calls of the model whose graphs are at the peak of a GPU and wait for one backward; None if there are not many,
-    and as `peak_holder`."""
+    and as for `peak_holders`."""
 
 
 @dataclass(frozen=True)
@@ -343,9 +345,11 @@ class _DeviceSummarizer:
         leaks = dataclasses.replace(leaks, undecided=undecided, notes=notes)
         at_end = _build_holding(trace, end, None, top)
         at_peak = at_end if self._at_peak is None else _build_holding(trace, self._at_peak.result, self._peak, top)
-        peak_holder = None
+        peak_holders: tuple[HeldRow, ...] = ()
+        wide_tensors = None
         if not of_leaks and self._peak is not None and self._failure is None and device not in HOST_DEVICES:
-            peak_holder = find_peak_holder(trace, device, self._peak, at_peak.roles)
+            peak_holders = find_peak_holders(trace, device, self._peak, at_peak.roles) or self._find_collection(at_peak)
+            wide_tensors = find_wide_tensors(trace, device, self._peak, at_peak.bytes)
         reserved_peak = trace.replay.peak("reserved", device)
         return DeviceSummary(
             device=device,
@@ -363,11 +367,23 @@ class _DeviceSummarizer:
             failure=None if self._failure is None else self._failure.result,
             levels=tuple(trace.timeline(120, device)["allocated_bytes_max"].tolist()),
             library_calls=_find_library_calls(trace, device, (*leaks.leaks, *leaks.undecided, *leaks.notes)),
-            peak_holder=peak_holder,
+            peak_holders=peak_holders,
+            wide_tensors=wide_tensors,
             derived_gradient=self._find_derived_gradient(at_peak) if not of_leaks and self._failure is None else None,
             idle_model=None if self._idle_models is None else self._idle_models.find(),
             peak_forwards=graph if isinstance(graph := _result_of(self._graph_at_peak), Forwards) else None,
         )
+
+    def _find_collection(self, at_peak: Holding) -> tuple[HeldRow, ...]:
+        """Return the container that holds the blocks of the line with the most memory, if these are no activations."""
+        largest = at_peak.sites[0] if at_peak.sites else None
+        activations = sum(part.bytes for part in at_peak.roles.roles if part.role == "activation")
+        if self._peak is None or largest is None or largest.bytes < MIN_PEAK_SHARE * at_peak.bytes:
+            return ()
+        if largest.bytes <= activations or not largest.site.filename:
+            return ()
+        collection = find_collection(self._evidence, self._peak, largest)
+        return () if collection is None else (collection,)
 
     def _find_derived_gradient(self, at_peak: Holding) -> Frame | None:
         """Return the line if much of the peak is gradients, and no optimizer ran: a training needs them."""

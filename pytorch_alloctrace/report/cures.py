@@ -52,6 +52,8 @@ CURE_BY_OPERATION = {
     "matching pairs are used, compute only those",
     Operation.JOIN: "reduce each part before it is collected, or collect the parts on the CPU (`.cpu()`)",
     Operation.REPEAT: "`expand`, which copies nothing",
+    Operation.CHECKPOINT: "larger parts, such as whole blocks: the checkpoint of a single linear layer saves nothing, "
+    "as the layer keeps no more than its input anyway",
     Operation.STEP: FOREACH_CURE,
 }
 """Clauses on how a line needs less memory, by its operation."""

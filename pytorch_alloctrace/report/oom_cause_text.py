@@ -68,8 +68,18 @@ def list_roles(failure: OutOfMemory) -> list[str]:
 
 
 def list_variables(rows: Sequence[HeldRow]) -> str:
-    """Return the names of local variables with their bytes: "spectrum 846 MiB, power 423 MiB"."""
-    return ", ".join(f"{row.holder.name} {units.size(row.bytes)}" for row in rows)
+    """Return the local variables that lead to some objects, with their bytes: "spectrum 846 MiB, power 423 MiB"."""
+    sizes = sum_by_variable(rows)
+    return ", ".join(f"{name} {units.size(size)}" for name, size in sizes.items())
+
+
+def sum_by_variable(rows: Sequence[HeldRow]) -> dict[str, int]:
+    """Return the bytes of the objects to which each local variable leads, in the order of the rows."""
+    sizes: dict[str, int] = {}
+    for row in rows:
+        name = row.holder.path.partition(".")[0].partition("[")[0]
+        sizes[name] = sizes.get(name, 0) + row.bytes
+    return sizes
 
 
 def list_lines(sites: tuple[SiteBytes, ...], names: SiteNames) -> list[str]:

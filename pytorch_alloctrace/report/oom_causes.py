@@ -34,6 +34,7 @@ from .oom_cause_text import (
     list_lines,
     list_roles,
     list_variables,
+    sum_by_variable,
     top_line,
     with_share,
 )
@@ -197,7 +198,7 @@ def _describe_unused(failure: OutOfMemory, names: SiteNames) -> CauseText:
         stack,
         [f"{list_variables(rows)}.", *list_roles(failure)],
         [
-            f"What helps: `del {', '.join(row.holder.name for row in rows)}` when they are no longer needed, or compute"
+            f"What helps: `del {', '.join(sum_by_variable(rows))}` when they are no longer needed, or compute"
             " them in a function of their own, whose variables end with it."
         ],
     )

@@ -6,13 +6,15 @@ from ..analysis.free_memory.forwards import Forwards
 from ..analysis.free_memory.inefficiency import Inefficiency
 from ..analysis.free_memory.unused_gradients import UNUSED_GRADIENTS
 from ..analysis.free_memory.unused_graph import UNUSED_GRAPH
-from ..analysis.leaks.leak import Doubt, Growth
+from ..analysis.leaks.leak import UNUSED, Doubt, Growth
 from ..analysis.summary import MIN_ACTIVATION_SHARE, MIN_ROLE_SHARE, AllPairs, DeviceSummary, Holding
 from ..analysis.usage.held_memory import MIN_PEAK_SHARE
 from ..analysis.usage.operations import Operation
 from . import units
-from .cures import BACKWARD_EACH, CURE_BY_OPERATION, describe_checkpointing
+from .cures import BACKWARD_EACH, CURE_BY_OPERATION, describe_checkpointing, quote
+from .growth import describe_store
 from .holders import describe_row
+from .oom_cause_text import list_variables
 from .site_names import SiteNames
 
 _MIN_LOADED_SHARE = 0.25
@@ -20,6 +22,10 @@ _MIN_LOADED_SHARE = 0.25
 _MIN_STEP_SHARE = 0.1
 """Minimum share of the peak of the copies in the step of an optimizer."""
 _MIN_ADVISED_BYTES = 64 << 20
+_CURE_BY_TYPE = {
+    "float64": "`.float()` of it halves it, and what is computed from it",
+    "int64": "bool or uint8 takes an eighth, int32 half; or count without storing all (torch.bincount, a loop)",
+}
 _OF_LIVE_MEMORY = ("garbage", "autocast", UNUSED_GRAPH, UNUSED_GRADIENTS)
 """Kinds of inefficiencies whose bytes are live blocks."""
 _ADVICE_BY_ROLE = {
@@ -41,6 +47,7 @@ _TITLE_BY_OPERATION = {
     Operation.BROADCAST: "{line} broadcasts tensors to {size}",
     Operation.JOIN: "{line} joins tensors into {size}",
     Operation.REPEAT: "{line} repeats values: {size} of it",
+    Operation.CHECKPOINT: "{line} checkpoints parts of the model, and keeps what they take and return: {size} of it",
     Operation.STEP: "{line} makes temporary copies in the optimizer's step: {size} of it",
 }
 
@@ -64,12 +71,16 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
             "least in the last third of the run. What lowers it, if the model is done: `del` it, with its optimizer, "
             "or move it to the CPU."
         )
-    holder = device.peak_holder
-    if (
-        not advice
-        and holder is not None
-        and holder.bytes - _largest_explained_bytes(device) >= max(MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
-    ):
+    held = sum(row.bytes for row in device.peak_holders)
+    is_notable = held - _largest_explained_bytes(device) >= max(MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
+    if not advice and is_notable and device.peak_holders[0].holder.through == UNUSED:
+        advice.append(
+            f"{units.size(held)} of it is in variables of {device.peak_holders[0].holder.function}() that it does not"
+            f" use any more: {list_variables(device.peak_holders)}. What lowers it: `del` them, or compute them in a"
+            " function of their own."
+        )
+    elif not advice and is_notable:
+        holder = device.peak_holders[0]
         step = holder.holder.step
         when = "" if step is None else f" (as of step {units.number(step)})"
         amount = f"{'About ' if holder.is_estimated else ''}{units.size(holder.bytes)}"
@@ -80,7 +91,7 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
         )
         advice.append(
             f"{amount} of it is held by {describe_row(holder, names)}{when}. What lowers it, if it is not needed:"
-            f" {remedy}."
+            f" {remedy}. {' '.join(describe_store(holder.holder, names))}".rstrip()
         )
     activations = sum(part.bytes for part in holding.roles.roles if part.role == "activation")
     activations -= max((growth.allocated_bytes for growth in _list_accumulations(device)), default=0)
@@ -106,6 +117,11 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
         )
     if not advice and not is_explained:
         advice += _advise_on_role(holding, names) or _advise_on_line(device, names)
+    if (wide := device.wide_tensors) is not None and wide.bytes >= _MIN_ADVISED_BYTES:
+        advice.append(
+            f"{quote(names.referrer(wide.holder.name))} is {wide.dtype}, 8 bytes for each element: "
+            f"{_CURE_BY_TYPE[wide.dtype]}."
+        )
     return advice
 
 

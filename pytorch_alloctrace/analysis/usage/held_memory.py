@@ -15,16 +15,34 @@ from ...reading.recorded import Held, RecordedTrace
 from ...reading.replay import Peak
 from ...reading.sites import SiteBytes, sites_of_blocks, top_sites
 from ...reading.table import Table
-from ..leaks.leak import NoHolder
-from ..leaks.referrers import explain_without_blocks, find_step, make_holder
+from ..evidence import DeviceEvidence
+from ..leaks.leak import UNUSED, Holder, NoHolder
+from ..leaks.referrers import explain_without_blocks, find_holder, find_step, make_holder
 from .held_rows import GRADIENT, MODEL_ROLES, HeldRow, find_model, merge_rows
 from .peak import PeakMemory, peak_memory
 from .roles import RoleShares
 
 MIN_PEAK_SHARE = 0.25
 """Minimum share of a peak that an object holds to be named as its cause."""
+MIN_COLLECTED = 4
+"""Minimum number of items of a container that collects the blocks of a line."""
 _EXPLAINED_ROLES = (*MODEL_ROLES, "optimizer state", "activation", "library workspace")
 """Roles of blocks that need no holder: models, optimizers and backward hold them."""
+
+
+WIDE_TYPES = ("float64", "int64")
+MIN_WIDE_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class WideTensors:
+    """Tensors with elements of 8 bytes that one object holds."""
+
+    holder: Holder
+    dtype: str
+    """One of `WIDE_TYPES`."""
+    bytes: int
+    """Requested bytes on the device."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +121,12 @@ def find_held_memory(trace: RecordedTrace, at: Position | None, device: str | No
     )
 
 
-def find_peak_holder(trace: RecordedTrace, device: str, peak: Peak, shares: RoleShares) -> HeldRow | None:
+def find_peak_holders(trace: RecordedTrace, device: str, peak: Peak, shares: RoleShares) -> tuple[HeldRow, ...]:
     """Return what held the most of a peak besides models, optimizers and activations, if that is `MIN_PEAK_SHARE`.
 
-    The row is of the object scan nearest to the peak, and only of blocks that are live at the scan and at the peak.
-    Returns None if the roles exclude such an object, before any memory is read.
+    These are the local variables that their functions do not read any more, else one object. The rows are of the object
+    scan nearest to the peak, and only of blocks that are live at the scan and at the peak. Returns nothing if the roles
+    exclude such objects, before any memory is read.
 
     Args:
         trace: Trace.
@@ -118,20 +137,62 @@ def find_peak_holder(trace: RecordedTrace, device: str, peak: Peak, shares: Role
     total = sum(part.bytes for part in shares.roles)
     unexplained = sum(part.bytes for part in shares.roles if part.role not in _EXPLAINED_ROLES)
     if not total or unexplained < MIN_PEAK_SHARE * total or not (scans := _list_scans(trace)):
-        return None
+        return ()
     event = _select_scan(trace, scans, peak.seq + 1)
     if event is None:
-        return None
+        return ()
     try:
         at_scan, at_peak = (trace.replay.live(until, device) for until in (event, peak.seq + 1))
     except CompactedError:
-        return None
+        return ()
     _, in_scan, in_peak = np.intersect1d(at_scan["address"], at_peak["address"], return_indices=True)
     is_same = at_scan["alloc_seq"][in_scan] == at_peak["alloc_seq"][in_peak]
     both = at_peak.take(np.sort(in_peak[is_same]))
     both = both.take(~np.isin(both["role"], [ROLES.index(role) for role in _EXPLAINED_ROLES]))
     rows = list_rows(trace, scans[event], both, total, has_all=False)
-    return rows[0] if rows and rows[0].bytes >= MIN_PEAK_SHARE * total else None
+    unused = tuple(row for row in rows if row.holder.through == UNUSED)
+    if sum(row.bytes for row in unused) >= MIN_PEAK_SHARE * total:
+        return unused
+    return rows[:1] if rows and rows[0].bytes >= MIN_PEAK_SHARE * total else ()
+
+
+def find_collection(evidence: DeviceEvidence, peak: Peak, site: SiteBytes) -> HeldRow | None:
+    """Return the container that held the blocks of a line at object scans, if these or others of the same stacks.
+
+    `site`: the line, with its blocks at the peak. Backward holds the blocks of a graph, not a container.
+    """
+    if not evidence.parts:
+        return None
+    lines = evidence.trace.stacks.package_line_numbers
+    stacks = np.flatnonzero(lines == lines[site.stack_id]).tolist()
+    try:
+        live = evidence.trace.replay.live(peak.seq + 1, evidence.device, stacks)
+    except CompactedError:
+        return None
+    holder = find_holder(evidence, tuple(stacks), live)
+    is_collection = holder is not None and any(held.length >= MIN_COLLECTED for held in holder.containers)
+    if holder is None or not is_collection or holder.through:
+        return None
+    return HeldRow(site.bytes, site.blocks, True, holder, 1, "")
+
+
+def find_wide_tensors(trace: RecordedTrace, device: str, peak: Peak, total: int) -> WideTensors | None:
+    """Return the object with the most bytes in elements of 8 bytes at the scan nearest to a peak of `total` bytes.
+
+    None if it has less than `MIN_WIDE_SHARE` of the peak. Memory is read only if an object has as much at a scan.
+    """
+    if not any(held.dtype in WIDE_TYPES and held.bytes >= MIN_WIDE_SHARE * total for held in trace.held):
+        return None
+    event = _select_scan(trace, _list_scans(trace), peak.seq + 1)
+    scan = [held for held in trace.held if held.event == event and held.dtype in WIDE_TYPES and len(held.addresses)]
+    if event is None or not scan:
+        return None
+    live = trace.replay.live(event, device)
+    measured = [(_measure(held, live)[0], held) for held in scan]
+    size, largest = max(measured, key=lambda row: row[0])
+    if size < MIN_WIDE_SHARE * total:
+        return None
+    return WideTensors(make_holder(trace, [largest], find_step(trace, event), 1.0), largest.dtype, size)
 
 
 def _list_scans(trace: RecordedTrace) -> dict[int, list[Held]]:

@@ -29,6 +29,8 @@ class Operation(enum.Enum):
     """Concatenation: the parts and the result are live at once."""
     REPEAT = "repeat"
     """Copies of the same values."""
+    CHECKPOINT = "checkpoint"
+    """Activation checkpointing of parts of a model: what they take and return is kept, the rest computed again."""
     STEP = "step"
     """Copies of all parameters at once in the step of an optimizer, by its foreach implementation."""
 
@@ -42,6 +44,7 @@ _FUNCTIONS = {
     "upsample": Operation.RESIZE,
 }
 """Functions of torch, by the name of a frame."""
+_CHECKPOINT = re.compile(r"[/\\]torch[/\\]utils[/\\]checkpoint\.py$")
 _FOREACH = "_multi_tensor_"
 """Beginning of the names of the foreach implementations of torch's optimizers."""
 _CALL = "_call_impl"
@@ -78,6 +81,8 @@ def find_operation(site: Site, frames: Sequence[Frame]) -> Operation | None:
     called = list(takewhile(lambda frame: (frame.filename, frame.line) != (site.filename, site.line), frames))
     if any(frame.name.startswith(_FOREACH) for frame in called):
         return Operation.STEP
+    if any(_CHECKPOINT.search(frame.filename) for frame in called):
+        return Operation.CHECKPOINT
     operation = next((_FUNCTIONS[frame.name] for frame in called if frame.name in _FUNCTIONS), None)
     # The source of a line does not describe what a module that the line calls allocates.
     if operation is None and not any(frame.name == _CALL for frame in called):
