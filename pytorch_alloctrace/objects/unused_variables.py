@@ -16,6 +16,8 @@ _JUMPS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_A
 """Jumps that are always taken."""
 _HANDLERS = ("PUSH_EXC_INFO", "SETUP_FINALLY", "SETUP_WITH")
 """First instruction of the code that handles an exception; before Python 3.11 the instruction that names it."""
+_STATEMENT_ENDS = ("STORE_FAST", "STORE_NAME", "STORE_ATTR", "STORE_SUBSCR", "POP_TOP", "FOR_ITER", *_JUMPS, *_ENDS)
+"""Beginnings of the names of instructions that end a statement, or an expression within it."""
 _INSPECTORS = frozenset(("locals", "vars", "eval", "exec", "_getframe", "breakpoint"))
 """Functions that may read any variable of their caller."""
 _MAX_CODE_BYTES = 1 << 14
@@ -57,8 +59,21 @@ def _may_read(code: types.CodeType, offset: int, names: set[str]) -> bool:
     instructions = list(dis.get_instructions(code))
     positions = {instruction.offset: position for position, instruction in enumerate(instructions)}
     begin = sum(instruction.offset <= offset for instruction in instructions)
+    if names & _list_arguments(instructions[:begin]):
+        return True
     starts = [begin, *_list_handlers(instructions, positions)]
     return any(_reads(instructions, positions, starts, name) for name in names)
+
+
+def _list_arguments(instructions: list[dis.Instruction]) -> set[str]:
+    """Return the variables that the last statement has read so far: the running call may have them as arguments."""
+    names: set[str] = set()
+    for instruction in reversed(instructions):
+        if instruction.opname.startswith(_STATEMENT_ENDS):
+            break
+        value = instruction.argval
+        names.update(name for name in (value if type(value) is tuple else (value,)) if type(name) is str)
+    return names
 
 
 def _list_handlers(instructions: list[dis.Instruction], positions: dict[int, int]) -> Iterator[int]:

@@ -70,6 +70,14 @@ CASES = [
         "the traceback of an exception, in `failure`, keeps",
         failures=2,
     ),
+    Case(
+        "prepared_in_variables",
+        causes.UNUSED_VARIABLES,
+        "is in variables of prepared_in_variables() that it does not use any more",
+        "`del spectrum, wave` when they are no longer needed",
+    ),
+    Case("outputs_of_rollouts", causes.COLLECTED, "`rollouts` keeps ", "clear or cap `rollouts`, or append"),
+    Case("data_of_numpy", causes.ACTIVATIONS, "The activations of ", "is float64: `.float()` of it halves it"),
     Case("evaluation_without_no_grad", causes.NO_BACKWARD, " runs forward without torch.no_grad()", "torch.no_grad()"),
     Case("inference_without_no_grad", causes.NO_BACKWARD, " forwards without torch.no_grad()", "torch.no_grad()"),
     Case(

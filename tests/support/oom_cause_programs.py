@@ -66,9 +66,9 @@ def failed_trial_of_a_search() -> None:
     failure, rows = None, 20_000
     while failure is None:
         try:
-            model(torch.empty(rows, 1024, device=DEVICE)).mean().backward()  # CHANGE
+            model(torch.empty(rows, 1024, device=DEVICE)).mean().backward()
         except torch.OutOfMemoryError as error:
-            failure = error
+            failure = error  # CHANGE
         rows *= 2
     model(torch.empty(rows // 4, 1024, device=DEVICE)).mean().backward()
 
@@ -440,7 +440,7 @@ def preallocated_cache() -> None:
     cache = [torch.zeros(14000, 1024, device=DEVICE) for _ in range(24)]  # CHANGE
     with torch.no_grad():
         model(torch.empty(32768, 1024, device=DEVICE))
-    del cache
+    cache.clear()
 
 
 def inference_of_a_large_batch() -> None:
@@ -507,6 +507,33 @@ def leak_beside_the_model() -> None:
         out.mean().backward()
         optimizer.step()
         outputs.append(out.detach())  # STORE
+
+
+def prepared_in_variables() -> None:
+    wave = torch.empty(100 * MIB, device=DEVICE)
+    spectrum = torch.stack((wave, wave))  # CHANGE
+    features = spectrum[0, : 1024 * 1024].clone()
+    model = make_layers(16, 1024).to(DEVICE)
+    for _ in range(3):
+        model(features.view(1024, 1024).repeat(50, 1)).mean().backward()
+
+
+def outputs_of_rollouts() -> None:
+    model = make_layers(4, 1024).to(DEVICE)
+    rollouts: list[dict[str, torch.Tensor]] = []
+    with torch.no_grad():
+        while len(rollouts) < 6:
+            inputs = torch.empty(49152, 1024, device=DEVICE)
+            rollouts.append({"logits": model(inputs), "rewards": torch.empty(100, device=DEVICE)})  # CHANGE
+        model(torch.empty(262144, 1024, device=DEVICE))
+
+
+def data_of_numpy() -> None:
+    model = make_layers(16, 1024).to(DEVICE).double()
+    volume = torch.ones(8192, 1024, dtype=torch.float64).to(DEVICE)
+    while True:
+        loss = model(volume.repeat(4, 1)).mean()  # CHANGE
+        loss.backward()
 
 
 def run(program: Callable[[], Any], folder: Path) -> None:

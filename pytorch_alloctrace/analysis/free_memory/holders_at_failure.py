@@ -59,7 +59,7 @@ class HoldersAtFailure:
 
     def list_unused(self) -> tuple[HeldRow, ...]:
         """Return the local variables that their functions do not read any more, the most bytes first."""
-        return tuple(row for row in self.rows if row.holder.through == UNUSED)
+        return tuple(row for row in self.rows if row.holder.through == UNUSED and row.role not in MODEL_ROLES)
 
     def find_collection(self, blocks: _Mask) -> HeldRow | None:
         """Return the container of a variable or attribute that held most of some blocks; None if there is none."""

@@ -22,13 +22,13 @@ many forwards before backward  likewise, but backward has evaluated nodes of tha
                                three times, with other work between
 vmap                           calls of torch.func.vmap by one line made half of the live bytes
 held                           a cache of a function (lru_cache), or threads that have not ended, hold a quarter
-unused variables               local variables that their functions do not read any more hold a quarter
 many models                    one line made three models or more, in a loop that also calls a model; their weights hold
                                a tenth
 checkpoint on the device       blocks of torch.load or safetensors with the sizes of the model's hold a tenth
 copies of the model            other lines, or the same line after backward, hold blocks with the sizes of the model's:
                                a quarter, or a tenth if a copy is younger than a pass of backward
 former training                gradients and optimizer state older than the parameters of a later model hold a tenth
+unused variables               local variables that their functions do not read any more hold a quarter, besides models
 optimizer state                an optimizer made the request, for its state or while no block of an optimizer is older
                                than the last pass, but not for a copy of the foreach implementation
 optimizer step                 an optimizer made the request
@@ -88,7 +88,7 @@ LARGE_REQUEST = "large request"
 COPIES = "copies of the model"
 CAUSES = (
     *(KEPT_EXCEPTION, AUTOCAST_CACHE, CARRIED_GRAPH, NO_BACKWARD, MANY_FORWARDS),
-    *(VMAP, HELD, UNUSED_VARIABLES, MANY_MODELS, CHECKPOINT, FORMER_TRAINING),
+    *(VMAP, HELD, MANY_MODELS, CHECKPOINT, FORMER_TRAINING, UNUSED_VARIABLES),
     *(OPTIMIZER_STATE, OPTIMIZER_STEP, LARGE_REQUEST, COPIES, COLLECTED, *USES),
 )
 HUGE_SHARE = 0.5
@@ -237,8 +237,6 @@ class ProgramMemory:
             return VMAP
         if self.holder is not None and self.holder.bytes >= large:
             return HELD
-        if sum(row.bytes for row in self.unused) >= large:
-            return UNUSED_VARIABLES
         if self.models is not None and self.models.site.bytes >= MIN_CHECKPOINT_SHARE * usable_bytes:
             return MANY_MODELS
         if self.checkpoints and sum(site.bytes for site in self.checkpoints) >= MIN_CHECKPOINT_SHARE * usable_bytes:
@@ -249,6 +247,8 @@ class ProgramMemory:
         former = self.former_training
         if former is not None and former.bytes >= MIN_CHECKPOINT_SHARE * usable_bytes:
             return FORMER_TRAINING
+        if sum(row.bytes for row in self.unused) >= large:
+            return UNUSED_VARIABLES
         if self.in_optimizer:
             return OPTIMIZER_STATE if self.is_first_step and not self.in_foreach else OPTIMIZER_STEP
         is_special = self.request_use == KEPT or self.is_attention or self.outer_count
