@@ -249,6 +249,8 @@ class ObjectScans:
                 scan_s = time.thread_time() - cpu_before
                 self._spent_s += scan_s if reason != OUT_OF_MEMORY else min(scan_s, MAX_SCAN_S)
             if reason == OUT_OF_MEMORY:
+                # Until hardly anything else happened, a shorter scan would show less.
+                self._due_event = max(self._due_event, MIN_SCAN_GROWTH * event_count)
                 return
             if reason == COLLECTION:
                 self._due_collection_event = COLLECTION_SCAN_GROWTH * event_count
