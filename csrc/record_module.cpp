@@ -297,10 +297,10 @@ bool add_holder(std::uint64_t event, const std::string& holder, const std::strin
   }
   const auto& [store_kind, store_filename, store_function, store_line] = store;
   return hook.session().recorder.add_holder(
-      {event,      line,          count,         bytes,          holder,
-       path,       filename,      addresses,     is_garbage,     std::move(records),
-       nodes,      has_all_nodes, foreign_bytes, name,           scope,
-       function,   through,       store_kind,    store_filename, store_function,
+      {event,      line,          count,          bytes,          holder,
+       path,       filename,      addresses,      is_garbage,     std::move(records),
+       nodes,      has_all_nodes, foreign_bytes,  name,           scope,
+       function,   through,       store_kind,     store_filename, store_function,
        store_line, tensor_bytes,  back_reference, dtype});
 }
 
@@ -377,8 +377,7 @@ void define_object_scans(py::module_& module) {
              py::arg("filename"), py::arg("line"), py::arg("count"), py::arg("bytes"), py::arg("addresses"),
              py::arg("is_garbage"), py::arg("containers"), py::arg("nodes"), py::arg("has_all_nodes"),
              py::arg("foreign_bytes"), py::arg("name"), py::arg("scope"), py::arg("function"), py::arg("through"),
-             py::arg("store"), py::arg("tensor_bytes"), py::arg("back_reference"),
-             py::arg("dtype"));
+             py::arg("store"), py::arg("tensor_bytes"), py::arg("back_reference"), py::arg("dtype"));
   module.def("read_slots", &read_slots, py::arg("object"), py::arg("field"), py::arg("first"), py::arg("count"),
              py::arg("unset"));
   module.def("graph_referents", &torch_side::graph_referents, py::arg("node"), py::arg("getters"),
