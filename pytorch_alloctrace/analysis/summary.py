@@ -29,8 +29,8 @@ from .free_memory.garbage_cycles import (
     GARBAGE,
     Collection,
     explain_by_collections,
+    explains,
     find_garbage,
-    is_garbage,
     list_collections,
 )
 from .free_memory.inefficiencies import inefficiencies_of
@@ -338,11 +338,8 @@ class _DeviceSummarizer:
             found for found in inefficiencies if found.kind != GARBAGE or found.stack_id not in accused
         )
         garbage = [inefficiency for inefficiency in inefficiencies if inefficiency.kind == GARBAGE]
-        undecided, notes = (
-            tuple(growth for growth in growths if not any(is_garbage(trace, growth, found) for found in garbage))
-            for growths in (leaks.undecided, leaks.notes)
-        )
-        leaks = dataclasses.replace(leaks, undecided=undecided, notes=notes)
+        notes = tuple(note for note in leaks.notes if not any(explains(found, note) for found in garbage))
+        leaks = dataclasses.replace(leaks, notes=notes)
         at_end = _build_holding(trace, end, None, top)
         at_peak = at_end if self._at_peak is None else _build_holding(trace, self._at_peak.result, self._peak, top)
         peak_holders: tuple[HeldRow, ...] = ()

@@ -14,27 +14,30 @@ from .edges import How
 from .inventory import tensor_type
 from .roots import FrameRoot, ModuleRoot
 
-_MAX_VISITED = 200
-"""Maximum number of objects visited below the objects of one path."""
+_MAX_VISITED = 2000
+"""Maximum number of references followed from the objects of one path."""
+_MAX_ITEMS = 500
+"""Maximum number of items of a container that are followed."""
 _SKIPPED = (types.ModuleType, types.FrameType, types.BuiltinFunctionType, type)
 
 
 def find_back_reference(path: Sequence[Any], deadline: float) -> str:
     """Return the attribute through which an object of a path is in a cycle, such as "Node.parent"; "" if none is found.
 
-    Of several objects, the first one counts. `deadline`: end of the search, by `time.thread_time`.
+    Of several objects, that nearest to the tensor counts. `deadline`: end of the search, by `time.thread_time`.
     """
     visited_count = 0
-    for start in path:
+    for start in reversed(path):
         if access.has_exact_type(start, (ModuleRoot, FrameRoot)) or access.is_a(start, access.CONTAINERS):
             continue
         parents: dict[int, Any] = {id(start): None}
         queue = [start]
         for obj in queue:
+            children = _referents(obj)
+            visited_count += 1 + len(children)
             if visited_count >= _MAX_VISITED or time.thread_time() > deadline:
                 return ""
-            visited_count += 1
-            for child in _referents(obj):
+            for child in children:
                 if child is start:
                     return _describe(start, obj, parents)
                 if id(child) not in parents and gc.is_tracked(child) and not access.is_a(child, _SKIPPED):
@@ -46,7 +49,8 @@ def find_back_reference(path: Sequence[Any], deadline: float) -> str:
 def _referents(obj: Any) -> list[Any]:
     if type(obj) is types.FunctionType:  # not its globals
         return [*(obj.__closure__ or ()), *(obj.__defaults__ or ())]
-    return [] if access.is_a(obj, tensor_type()) else gc.get_referents(obj)
+    is_passed = access.is_a(obj, tensor_type()) or (access.length(obj) or 0) > _MAX_ITEMS
+    return [] if is_passed else gc.get_referents(obj)
 
 
 def _describe(start: Any, last: Any, parents: dict[int, Any]) -> str:

@@ -144,7 +144,8 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
         share = sum(tensor_bytes[storage.key] for storage in group) / max(total_bytes(group), 1)
         share /= walk.visited_shares.get(holder, 1.0) * read_share  # other views of these storages were not read
         created = dataclasses.replace(created, tensor_bytes=round(min(share, 1.0) * created.bytes))
-        if walk.complete and created.bytes >= MIN_UNUSED_BYTES and not created.chain.through:
+        is_candidate = walk.complete and created.bytes >= MIN_UNUSED_BYTES and not created.chain.through
+        if is_candidate and time.thread_time() < begin + seconds:
             keys = {storage.key for storage in group}
             if is_unused(walk, holders, next(iter(group.values())), keys, storages):
                 created = dataclasses.replace(created, chain=dataclasses.replace(created.chain, through=UNUSED))

@@ -41,7 +41,7 @@ class FrameRoot:
     code: types.CodeType
     """Code of the function."""
     instruction: int
-    """Offset in the code of the instruction that it was executing."""
+    """Offset in the code of the instruction that it was executing; -1 for a call of a traceback, which is over."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def _read_last_error() -> Iterator[FrameRoot]:
     while entry is not None:
         frame = entry.tb_frame
         if frame.f_code.co_flags & OPTIMIZED and not frame.f_code.co_filename.startswith(PACKAGE):
-            yield _create_frame_root(frame, entry.tb_lineno, "", depth, entry.tb_lasti)
+            yield _create_frame_root(frame, entry.tb_lineno, "", depth, -1)
         entry, depth = entry.tb_next, depth + 1
 
 

@@ -168,24 +168,24 @@ def _find_filling(nodes: Sequence[Any], edges: Sequence[Edge], position: int, de
             holders = [None]
         classes = [cls for cls in access.mro(type(referrer)) if is_context or not _is_library_class(cls)]
         methods = [value for cls in classes for value in access.class_dict(cls).values()]
-        functions = [value for cls in classes[:1] for value in _list_functions_beside(cls)]
-        for owners in (methods, functions):
-            store = _find_in(_list_codes(owners, nodes[0]), edge.text[1:], True, holders, key, deadline)
-            if store is not None:
-                return store
-        return UNKNOWN
+        store = _find_in(_list_codes(methods, nodes[0]), edge.text[1:], True, holders, key, deadline)
+        if store is None and classes:
+            functions = _list_makers(classes[0])
+            store = _find_in(_list_codes(functions, nodes[0]), edge.text[1:], True, holders, key, deadline)
+        return store or UNKNOWN
     else:
         return UNKNOWN
     return _find_in(codes, edge.text, False, holders, key, deadline) or UNKNOWN
 
 
-def _list_functions_beside(cls: type) -> list[object]:
-    """Return the functions of the module that defines a class, without methods."""
+def _list_makers(cls: type) -> list[object]:
+    """Return the functions of the module that defines a class which use its name, without methods."""
     module = sys.modules.get(access.module_of(cls))
     if not access.is_a(module, types.ModuleType) or module is None:
         return []
-    functions = (value for value in list(access.module_dict(module).values()) if type(value) is types.FunctionType)
-    return list(itertools.islice(functions, _MAX_CODES))
+    functions = [value for value in list(access.module_dict(module).values()) if type(value) is types.FunctionType]
+    name = access.class_name(cls)
+    return [function for function in functions[:_MAX_CODES] if name in function.__code__.co_names]
 
 
 def _climb_items(edges: Sequence[Edge], position: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import sys
 import types
 from collections.abc import Collection, Iterator
 
@@ -21,6 +22,8 @@ _STATEMENT_ENDS = ("STORE_FAST", "STORE_NAME", "STORE_ATTR", "STORE_SUBSCR", "PO
 _INSPECTORS = frozenset(("locals", "vars", "eval", "exec", "_getframe", "breakpoint"))
 """Functions that may read any variable of their caller."""
 _MAX_CODE_BYTES = 1 << 14
+_MAX_HELD = 1024
+"""Maximum number of objects below a variable whose references are counted."""
 
 
 def is_unused(
@@ -37,7 +40,8 @@ def is_unused(
     """
     root_number, *rest = walk.path_to(number)
     root = walk.objects[root_number]
-    if type(root) is not FrameRoot or root.is_library or not rest:
+    # The calls of a traceback are over: it keeps their variables.
+    if type(root) is not FrameRoot or root.is_library or root.instruction < 0 or not rest:
         return False
     is_below = holders.below(rest[0])
     tensors = {tensor for tensor, storage in storages.items() if storage.key in keys}
@@ -48,7 +52,24 @@ def is_unused(
         return False
     held_ids = {id(walk.objects[held]) for held in (rest[0], *tensors)}
     names = {name for name, value in root.variables if id(value) in held_ids}
-    return bool(names) and not _may_read(root.code, root.instruction, names)
+    if not names or _may_read(root.code, root.instruction, names):
+        return False
+    below = {*rest, *(step for tensor in tensors for step in walk.path_to(tensor)[1:])}
+    return len(below) <= _MAX_HELD and not any(_has_other_reference(walk, root, held) for held in below)
+
+
+def _has_other_reference(walk: Walk, root: FrameRoot, number: int) -> bool:
+    """Return whether something refers to an object besides the variables of a function, its parent, and the walk.
+
+    Such as an object or container that is not on the way to a tensor, an iterator, or the arguments of a call.
+    """
+    obj = walk.objects[number]
+    counted = sys.getrefcount(obj)
+    probe = object()
+    others = sys.getrefcount(probe) + 1  # those of this function, and of the walk
+    variables = sum(value is obj for _, value in root.variables)
+    is_child = walk.objects[walk.parents[number]] is not root
+    return counted > others + 2 * variables + is_child  # `FrameRoot.variables` refers to the values, too
 
 
 def _may_read(code: types.CodeType, offset: int, names: set[str]) -> bool:

@@ -145,6 +145,19 @@ def _is_below_suspended(holder: Holder) -> bool:
     return bool(is_suspended) and holder.path.rpartition(f"{_SUSPENDED}{function}")[2].startswith((".", "["))
 
 
+def cure_garbage(back_reference: str) -> str:
+    """Return a sentence on what frees garbage. back_reference: as in `Holder`."""
+    if back_reference:
+        return (
+            f"What helps: `{back_reference}` refers back to an object that leads to the blocks: make it a "
+            "`weakref.ref`, or set it to None when the object is done; or call `gc.collect()` after each use."
+        )
+    return (
+        "What helps: `gc.collect()` after each use, or no cycle: remove hooks and callbacks that refer to their owner, "
+        "use weakref, or call `ctx.save_for_backward` instead of storing on `ctx`."
+    )
+
+
 def cure_accumulation(growth: Growth, names: SiteNames) -> list[str]:
     """Return sentences on what to change where memory accumulates up to the peak."""
     sentences = []

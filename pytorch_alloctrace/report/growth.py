@@ -24,7 +24,7 @@ from ..reading.names import HOST_DEVICES
 from ..reading.recorded import FinalScan
 from ..reading.sites import Frame, Site
 from . import units
-from .cures import AUTOCAST_CURE, cure_accumulation, cure_holder, quote
+from .cures import AUTOCAST_CURE, cure_accumulation, cure_garbage, cure_holder, quote
 from .finding import Finding
 from .site_names import SiteNames
 
@@ -98,6 +98,8 @@ def _describe_note(growths: Sequence[Growth], summary: Summary, names: SiteNames
         sentences += cure_accumulation(growth, names)
     if growth.doubt is Doubt.STOPPED and growth.holder is not None and not _is_optimizer_state(growth.holder):
         sentences.append(cure_holder(growth.holder, growth.kind, growth.device, names))
+    if growth.doubt is Doubt.GARBAGE:
+        sentences.append(cure_garbage("" if growth.holder is None else growth.holder.back_reference))
     if growth.doubt is Doubt.OPTIMIZER_STATE:
         sentences.append(
             "It ends with the parameters, but stays when parameters are frozen again: `del optimizer.state[parameter]`."
@@ -513,6 +515,13 @@ def _note_filled(growth: Growth, names: SiteNames) -> str:
     )
 
 
+def _note_garbage(growth: Growth, names: SiteNames) -> str:
+    return (
+        f"{names.site(growth.site)} left {units.size(growth.allocated_bytes)} in reference cycles, which only Python's "
+        "garbage collector frees"
+    )
+
+
 def _note_rare(growth: Growth, names: SiteNames) -> str:
     return (
         f"{names.site(growth.site)} kept {units.size(growth.allocated_bytes)}, allocated in only {growth.arrivals} of "
@@ -552,6 +561,7 @@ _NOTES: dict[Doubt, Callable[[Growth, SiteNames], str]] = {
     Doubt.TAKEN: _note_taken,
     Doubt.STOPPED: _note_stopped,
     Doubt.FILLED: _note_filled,
+    Doubt.GARBAGE: _note_garbage,
     Doubt.ACCUMULATED: _note_accumulated,
     Doubt.RARE: _note_rare,
 }

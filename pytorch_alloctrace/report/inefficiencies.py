@@ -9,7 +9,7 @@ from ..analysis.free_memory.allocator import MIB
 from ..analysis.free_memory.inefficiency import Cause, Inefficiency, UnusableMemory
 from ..analysis.what_if.settings import DEFAULTS, EXPANDABLE
 from . import units
-from .cures import AUTOCAST_CURE, NO_GRAD, NO_GRAD_IN_THREAD, describe_autocast
+from .cures import AUTOCAST_CURE, NO_GRAD, NO_GRAD_IN_THREAD, cure_garbage, describe_autocast
 from .finding import Finding
 from .growth import describe_holder
 from .site_names import SiteNames
@@ -267,19 +267,7 @@ def _describe_garbage(inefficiency: Inefficiency, names: SiteNames) -> tuple[str
         f"({collections} in all); it counts objects, not bytes.",
         *([] if inefficiency.site is None else [_describe_site(inefficiency, names)]),
         *([] if inefficiency.holder is None else [describe_holder(inefficiency.holder, names)]),
-        _cure_garbage("" if inefficiency.holder is None else inefficiency.holder.back_reference),
-    )
-
-
-def _cure_garbage(back_reference: str) -> str:
-    if back_reference:
-        return (
-            f"What helps: `{back_reference}` refers back to an object that leads to the blocks: make it a "
-            "`weakref.ref`, or set it to None when the object is done; or call `gc.collect()` after each use."
-        )
-    return (
-        "What helps: `gc.collect()` after each use, or no cycle: remove hooks and callbacks that refer to their owner, "
-        "use weakref, or call `ctx.save_for_backward` instead of storing on `ctx`."
+        cure_garbage("" if inefficiency.holder is None else inefficiency.holder.back_reference),
     )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from ..analysis.free_memory import program_memory as causes
-from ..analysis.free_memory.oom import TOO_LARGE, OutOfMemory
+from ..analysis.free_memory.oom import FRAGMENTED, TOO_LARGE, OutOfMemory
 from ..analysis.free_memory.program_memory import Forwards
 from ..analysis.leaks.leak import GRAPH, SURVIVORS, Leak
 from ..analysis.usage.held_rows import HeldRow
@@ -100,7 +100,14 @@ def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) ->
             " backpropagation), or checkpoint each (torch.utils.checkpoint). If none is:"
             f" {remedy[:1].lower()}{remedy[1:]}"
         )
-    return CauseText(title, leak.line, leak.sites[0].stack_id, why, [help_text])
+    help_texts = [help_text]
+    if failure.verdict == FRAGMENTED:
+        free, requested = units.size(failure.here.free_bytes), units.size(failure.requested_bytes)
+        help_texts.append(
+            f"PYTORCH_ALLOC_CONF=expandable_segments:True would only delay it: {free} was free, but not in one piece"
+            f" for the {requested} requested at {names.site(failure.site)}."
+        )
+    return CauseText(title, leak.line, leak.sites[0].stack_id, why, help_texts)
 
 
 def _find_joined(failure: OutOfMemory) -> SiteBytes | None:

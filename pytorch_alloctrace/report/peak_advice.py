@@ -24,7 +24,8 @@ _MIN_STEP_SHARE = 0.1
 _MIN_ADVISED_BYTES = 64 << 20
 _CURE_BY_TYPE = {
     "float64": "`.float()` of it halves it, and what is computed from it",
-    "int64": "bool or uint8 takes an eighth, int32 half; or count without storing all (torch.bincount, a loop)",
+    "int64": "store a smaller type (int32, uint8) and convert the part in use (`.long()`), or count without storing "
+    "all (torch.bincount, a loop)",
 }
 _OF_LIVE_MEMORY = ("garbage", "autocast", UNUSED_GRAPH, UNUSED_GRADIENTS)
 """Kinds of inefficiencies whose bytes are live blocks."""
@@ -192,7 +193,7 @@ def _largest_explained_bytes(device: DeviceSummary) -> int:
     """Return the maximum bytes of a finding or note on live memory of a device; 0 without one."""
     leaks = device.leaks
     sizes = [leak.allocated_bytes for leak in leaks.leaks]
-    sizes += [growth.allocated_bytes for growth in (*leaks.undecided, *leaks.notes)]
+    sizes += [growth.allocated_bytes for growth in (*leaks.undecided, *leaks.notes) if growth.doubt is not Doubt.FILLED]
     sizes += [finding.bytes for finding in device.inefficiencies if finding.kind in _OF_LIVE_MEMORY]
     return max(sizes, default=0)
 

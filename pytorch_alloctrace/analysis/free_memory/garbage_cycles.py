@@ -19,13 +19,11 @@ from ...reading.recorded import FREES, Held, RecordedTrace
 from ...reading.sites import Site
 from ...reading.table import Table, sums
 from ..evidence import DeviceEvidence
-from ..leaks.leak import GRADIENT, Doubt, Growth, Leak, NoHolder
-from ..leaks.referrers import find_holder, find_step, make_holder
+from ..leaks.leak import Doubt, Growth, Leak, NoHolder
+from ..leaks.referrers import find_holder, find_step, list_garbage, make_holder
 from .inefficiency import MIN_BYTES, MIN_SHARE, Inefficiency, elapsed_s
 
 GARBAGE = "garbage"
-_OF_CPP = (GRADIENT, "tensor hook")
-"""Values of `Held.through` for cycles that the collector may not free."""
 _MAX_COLLECTIONS = 8
 _MAX_SCANNED = 4
 """Maximum number of groups of garbage examined that object scans found."""
@@ -56,7 +54,7 @@ def find_garbage(evidence: DeviceEvidence, collections: Sequence[Collection]) ->
     if peak is None or peak.bytes < MIN_BYTES:
         return None
     largest = sorted(collections, key=lambda row: row[0] - row[1])[:_MAX_COLLECTIONS]
-    scanned = sorted(_list_scanned(trace), key=lambda found: -found.bytes)[:_MAX_SCANNED]
+    scanned = sorted(list_garbage(trace), key=lambda found: -found.bytes)[:_MAX_SCANNED]
     examined = [
         *(_read_collection(evidence, *row) for row in largest),
         *(_read_scan(evidence, found) for found in scanned),
@@ -69,20 +67,10 @@ def find_garbage(evidence: DeviceEvidence, collections: Sequence[Collection]) ->
     return dataclasses.replace(worst, holder=holder)
 
 
-def is_garbage(trace: RecordedTrace, growth: Growth, garbage: Inefficiency) -> bool:
-    """Return whether the blocks of a growth were garbage: an object scan found it, or its collection released them."""
-    holder = growth.holder
-    if holder is not None and any(
-        found.event == holder.event and found.holder == holder.names[0] for found in _list_scanned(trace)
-    ):
-        return True
-    is_same = garbage.stack_id in growth.stack_ids and garbage.device == growth.device
-    return growth.doubt is Doubt.ACCUMULATED and is_same and 2 * garbage.bytes >= growth.allocated_bytes
-
-
-def _list_scanned(trace: RecordedTrace) -> list[Held]:
-    """Return the garbage that object scans found and that the collector can free."""
-    return [held for held in trace.held if held.is_garbage and held.through not in _OF_CPP]
+def explains(garbage: Inefficiency, note: Growth) -> bool:
+    """Return whether a finding on garbage covers a note: blocks that were garbage, or were released with it."""
+    is_same = garbage.stack_id in note.stack_ids and garbage.device == note.device
+    return note.doubt in (Doubt.ACCUMULATED, Doubt.GARBAGE) and is_same and 2 * garbage.bytes >= note.allocated_bytes
 
 
 def explain_by_collections(trace: RecordedTrace, leak: Leak, collections: Sequence[Collection]) -> Leak:

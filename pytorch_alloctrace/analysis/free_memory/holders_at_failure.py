@@ -58,29 +58,53 @@ class HoldersAtFailure:
         return next((row for row in self.rows if _is_forgotten(row)), None)
 
     def list_unused(self) -> tuple[HeldRow, ...]:
-        """Return the local variables that their functions do not read any more, the most bytes first."""
-        return tuple(row for row in self.rows if row.holder.through == UNUSED and row.role not in MODEL_ROLES)
+        """Return the local variables of one call that it does not read any more, the most bytes first.
+
+        Of several calls, those of the one with the most bytes.
+        """
+        rows_of: dict[tuple[str, str], list[HeldRow]] = {}
+        for row in self.rows:
+            if row.holder.through == UNUSED and row.role not in MODEL_ROLES:
+                rows_of.setdefault((row.holder.filename, row.holder.function), []).append(row)
+        return tuple(max(rows_of.values(), key=lambda rows: sum(row.bytes for row in rows), default=()))
 
     def find_collection(self, blocks: _Mask) -> HeldRow | None:
         """Return the container of a variable or attribute that held most of some blocks; None if there is none."""
-        size = int(self._bytes[blocks].sum())
-        rows = (row for row in self.rows if row.role not in MODEL_ROLES and row.holder.through not in GRAPHS)
-        collections = (row for row in rows if any(held.length > 1 for held in row.holder.containers))
-        largest = next(collections, None)
-        return largest if largest is not None and 2 * largest.bytes >= size > 0 else None
+        is_older = blocks & (self._live["alloc_seq"] < self._scan)
+        addresses, sizes = self._live["address"][is_older], self._bytes[is_older]
+        measured = [
+            (estimate_share(addresses, candidate, sizes)[0], candidate)
+            for candidate in self._trace.held
+            if candidate.event == self._scan
+            and candidate.through not in GRAPHS
+            and any(container["length"] > 1 for container in candidate.containers)
+        ]
+        size, largest = max(measured, key=lambda item: item[0], default=(0.0, None))
+        holder = self._make_holder(largest)
+        if largest is None or holder is None or 2 * size < int(self._bytes[blocks].sum()) or not size:
+            return None
+        return HeldRow(round(size), largest.count, True, holder, 1, "")
 
     def find_double(self) -> Holder | None:
-        """Return the object with the most float64 tensors, if most of the held numbers with a fraction are float64."""
-        size_by_dtype: dict[str, int] = {}
-        doubles: list[tuple[int, Held]] = []
-        for held in self._trace.held:
-            if held.event == self._scan and "float" in held.dtype:
-                size = int(self._bytes[np.isin(self._live["address"], held.addresses)].sum())
-                size_by_dtype[held.dtype] = size_by_dtype.get(held.dtype, 0) + size
-                doubles += [(size, held)] if held.dtype == DOUBLE else []
-        size, largest = max(doubles, key=lambda row: row[0], default=(0, None))
-        is_most = 2 * size_by_dtype.get(DOUBLE, 0) > sum(size_by_dtype.values())
-        return self._make_holder(largest) if is_most and size >= MIN_DOUBLE_BYTES else None
+        """Return the object with the most float64 tensors, if most of the held numbers with a fraction are float64.
+
+        An object with tensors of several types counts as one of other numbers.
+        """
+        sizes = {
+            held: round(float(self._bytes[is_held].sum()) / len(held.addresses) * held.count)
+            for held in self._trace.held
+            if held.event == self._scan
+            and ("float" in held.dtype or not held.dtype)
+            and (is_held := np.isin(self._live["address"], held.addresses)).any()
+        }
+        doubles = {held: size for held, size in sizes.items() if held.dtype == DOUBLE}
+        largest = max(doubles, key=lambda held: doubles[held], default=None)
+        is_most = 2 * sum(doubles.values()) > sum(sizes.values())
+        return (
+            self._make_holder(largest)
+            if largest is not None and is_most and doubles[largest] >= MIN_DOUBLE_BYTES
+            else None
+        )
 
     def find_holder(self, blocks: _Mask) -> Holder | None:
         """Return the object that held most of some blocks, if known. blocks: mask of the live blocks."""

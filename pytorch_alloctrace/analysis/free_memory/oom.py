@@ -256,12 +256,10 @@ class OutOfMemory:
         """Return the largest leak if it holds a quarter of the usable bytes, and the program's cause is no other.
 
         Forwards without backward, copies and the state of a first optimizer step may look like leaks. Leaks judged
-        after the failure do not count: they may have grown since. A quarter in pieces too small leads, too.
+        after the failure do not count: they may have grown since. Pieces too small that are half as much lead instead.
         """
         program, forwards = self.program, self.program.forwards
         if program.leading_cause(self.usable_bytes) is not None:
-            return None
-        if self.verdict == FRAGMENTED and self.here.free_bytes >= LARGE_SHARE * self.usable_bytes:
             return None
         explained = {site.site for site in (*program.checkpoints, *program.copies)}
         if program.in_optimizer and program.is_first_step:
@@ -278,8 +276,10 @@ class OutOfMemory:
             and (leak.judged_at <= self.seq or self.request.outcome == ENDED)
         ]
         largest = max(candidates, key=lambda leak: leak.allocated_bytes, default=None)
-        is_large = largest is not None and largest.allocated_bytes >= LARGE_SHARE * self.usable_bytes
-        return largest if is_large else None
+        if largest is None or largest.allocated_bytes < LARGE_SHARE * self.usable_bytes:
+            return None
+        free_bytes = self.here.free_bytes if self.verdict == FRAGMENTED else 0
+        return None if LARGE_SHARE * self.usable_bytes <= 2 * free_bytes >= largest.allocated_bytes else largest
 
     def _cached_verdict(self) -> str | None:
         """Apply rules 2 and 3."""

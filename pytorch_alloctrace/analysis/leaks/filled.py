@@ -38,7 +38,9 @@ def find_filled_lines(trace: RecordedTrace, lifetimes: LifetimeEvidence) -> Iter
         if len(rows) < MIN_BLOCKS or size < min_bytes:
             continue
         filled_at = _find_filled(lifetimes, site)
-        if filled_at is None:
+        sizes = survivors.bytes[rows[np.argsort(survivors.alloc_seqs[rows])]]
+        quarter = max(len(sizes) // 4, 1)
+        if filled_at is None or sizes[-quarter:].mean() > _MAX_AFTER * sizes[:quarter].mean():
             continue
         stacks, stack_of_row = np.unique(survivors.stack[rows], return_inverse=True)
         by_size = np.argsort(-np.bincount(stack_of_row), kind="stable")

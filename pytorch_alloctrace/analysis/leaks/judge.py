@@ -48,7 +48,7 @@ from .leak import (
 )
 from .lifetimes import LifetimeEvidence
 from .loops import LoopIndex
-from .referrers import attach_holders, find_gradient_graph, merge_by_holder
+from .referrers import attach_holders, find_gradient_graph, list_garbage, merge_by_holder
 from .survivor_leaks import LeakBuilder
 from .survivors import JudgedLine, LineStatus, judge_lines
 
@@ -88,6 +88,7 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
     growths = sorted(
         (growth for growth in growths if not _list_lines([growth]) & lines), key=lambda growth: -growth.allocated_bytes
     )
+    growths = _note_garbage(evidence, growths)
     undecided, notes = _select_growth(growths, max(MIN_UNDECIDED_SHARE * peak_bytes, 1))
     notes = _omit_repetitions(evidence, notes)
     is_one_pass = False
@@ -112,6 +113,17 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
         undecided=tuple(_attach_missing_holders(evidence, undecided)),
         notes=tuple(_attach_missing_holders(evidence, notes)),
     )
+
+
+def _note_garbage(evidence: DeviceEvidence, growths: Sequence[Growth]) -> list[Growth]:
+    """Return the growth; what an object scan found to be garbage that the collector can free is noted as such."""
+    garbage = {(held.event, held.holder) for held in list_garbage(evidence.trace)}
+    return [
+        dataclasses.replace(growth, doubt=Doubt.GARBAGE)
+        if growth.holder is not None and (growth.holder.event, growth.holder.names[0]) in garbage
+        else growth
+        for growth in growths
+    ]
 
 
 def _complete_leak(leak: Leak, trace: RecordedTrace, peak_bytes: int) -> Leak:

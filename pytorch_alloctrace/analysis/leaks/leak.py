@@ -21,6 +21,8 @@ GRAPH = "autograd graph"
 GRADIENT = "gradient"
 GRAPHS = (GRADIENT, GRAPH)
 UNUSED = "unused variable"
+CYCLES_OF_CPP = (GRADIENT, "tensor hook")
+"""Values of `Holder.through` for cycles that Python's garbage collector may not free."""
 EXCEPTION = "exception"
 THREAD = "thread"
 AUTOCAST = "autocast"
@@ -313,6 +315,8 @@ class Doubt(enum.Enum):
     """A note: the line grew until well before the end, and not since."""
     FILLED = "filled"
     """A note: the line held more and more until well before the end, and about as much since (see `filled`)."""
+    GARBAGE = "garbage"
+    """A note: at an object scan, no variable led to the blocks, and the garbage collector had not freed them yet."""
     OUT_OF_MEMORY = "out of memory"
     """The line grew until an allocation failed, and not since."""
     ACCUMULATED = "accumulated"
@@ -343,7 +347,15 @@ class Doubt(enum.Enum):
 
 
 MAX_NOTED_ARRIVALS = 5
-_NOTES = (Doubt.BOUNDED, Doubt.OPTIMIZER_STATE, Doubt.TAKEN, Doubt.STOPPED, Doubt.FILLED, Doubt.ACCUMULATED)
+_NOTES = (
+    Doubt.BOUNDED,
+    Doubt.OPTIMIZER_STATE,
+    Doubt.TAKEN,
+    Doubt.STOPPED,
+    Doubt.FILLED,
+    Doubt.GARBAGE,
+    Doubt.ACCUMULATED,
+)
 _OTHER_READINGS = (
     Doubt.BOUNDED,
     Doubt.OPTIMIZER_STATE,

@@ -3,9 +3,12 @@
 The memory is judged in the unit of the first device (see `clock`): it grew if its minimum just before the last sixth is
 above its maximum just before the end of the first third, by `MIN_BYTES` and `MIN_SHARE` of its peak. It is
 
-cpu      anonymous memory of the process less the highest live bytes of "cpu" so far, if these were recorded: the
-         allocator may keep what was freed. Growth of less than `MIN_BYTES` may be the recorder's own
-pinned   memory of torch's pinned pool less the highest live bytes of "pinned" so far: the pool keeps what was freed
+cpu      anonymous memory of the process less the live bytes of "cpu", if these were recorded. Growth of less than
+         `MIN_BYTES` may be the recorder's own
+pinned   memory of torch's pinned pool less the live bytes of "pinned"
+
+An allocator may keep what was freed, or return it. So the memory must also have grown in relation to the highest live
+bytes so far, and the smaller growth counts.
 
 An autograd graph that one variable keeps alive grew if it had more nodes at each of `MIN_SCANS` object scans, and
 `MIN_NODES` in the end. Its nodes are host memory, however small: they are reported without a minimum of bytes.
@@ -97,12 +100,15 @@ def _find_growth(trace: RecordedTrace, clock: Clock) -> Iterator[OutsideGrowth]:
         if not len(levels):
             continue
         is_recorded = device in trace.devices
-        outside = levels - _highest_bytes(trace, device, sample_times) if is_recorded else levels
-        early, late = (_in_window(sample_times, outside, *window) for window in (times[:2], times[2:]))
-        growth, min_growth = int(late.max() - early.max()), int(late.min() - early.max())
+        of_torch = _live_and_highest(trace, device, sample_times) if is_recorded else (np.zeros_like(levels),)
+        growth, min_growth, last_bytes = np.iinfo(np.int64).max, np.iinfo(np.int64).max, 0
+        for live in reversed(of_torch):
+            early, late = (_in_window(sample_times, levels - live, *window) for window in (times[:2], times[2:]))
+            growth = min(growth, int(late.max() - early.max()))
+            min_growth, last_bytes = min(min_growth, int(late.min() - early.max())), int(late.max())
         graph = _find_growing_graph(trace) if device == "cpu" else None
         arrays = None
-        if min_growth < max(MIN_BYTES, MIN_SHARE * int(outside.max())):
+        if min_growth < max(MIN_BYTES, MIN_SHARE * last_bytes):
             if graph is None:
                 continue
             growth = 0
@@ -114,19 +120,21 @@ def _find_growth(trace: RecordedTrace, clock: Clock) -> Iterator[OutsideGrowth]:
             bytes=growth,
             bytes_per_unit=growth / ((_END - _BEGIN) * clock.length),
             unit=clock.unit,
-            last_bytes=int(late.max()),
+            last_bytes=last_bytes,
             is_cpu_recorded=device != "cpu" or is_recorded,
             nodes=graph.nodes if graph is not None else 0,
             holder=None if held is None else make_holder(trace, [held], find_step(trace, held.event), 1.0),
         )
 
 
-def _highest_bytes(trace: RecordedTrace, device: str, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the highest allocated bytes up to each of some times."""
+def _live_and_highest(
+    trace: RecordedTrace, device: str, times: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the allocated bytes at each of some times, and the highest up to it."""
     timeline = trace.timeline(_POINTS, device)
     interval = np.clip(np.searchsorted(timeline["time_ns"], times, side="right") - 1, 0, None)
-    highest: npt.NDArray[np.int64] = np.maximum.accumulate(np.ma.getdata(timeline["allocated_bytes_max"]))[interval]
-    return highest
+    live, highest = (np.ma.getdata(timeline[name]) for name in ("allocated_bytes", "allocated_bytes_max"))
+    return live[interval], np.maximum.accumulate(highest)[interval]
 
 
 def _in_window(

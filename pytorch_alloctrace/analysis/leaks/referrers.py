@@ -34,6 +34,7 @@ from ...reading.table import Table
 from .leak import (
     AUTOCAST,
     BACKWARD,
+    CYCLES_OF_CPP,
     GRADIENT,
     GRAPHS,
     GROWING,
@@ -276,12 +277,14 @@ def _find_holders(
                 others = [held for held in referrers if not held.is_garbage]
                 has_most = 2 * len(blocks) >= blocks_of.blocks
                 # What holds the few blocks of an earlier scan, or those that a truncated scan has reached, may only use
-                # them before they are garbage.
+                # them before they are garbage. An object that held more and more is their holder.
                 if result.garbage is None:
                     result.holder = _find_holder(trace, blocks_of, blocks, sizes, others, step)
                     if result.holder is None:
                         result.garbage = _find_holder(trace, blocks_of, blocks, sizes, garbage, step)
-                elif has_most:
+                else:
+                    if not has_most:
+                        others = [held for held in others if _has_grown(trace, held)]
                     result.holder = _find_holder(trace, blocks_of, blocks, sizes, others, step, only_reached=False)
                 if not has_most:
                     continue
@@ -294,6 +297,17 @@ def _find_holders(
     for result in results:
         result.holder = result.holder or result.garbage
     return results
+
+
+def list_garbage(trace: RecordedTrace) -> list[Held]:
+    """Return the garbage that object scans found and that Python's garbage collector can free."""
+    return [held for held in trace.held if held.is_garbage and held.through not in CYCLES_OF_CPP]
+
+
+def _has_grown(trace: RecordedTrace, referrer: Held) -> bool:
+    """Return whether an object had at most half as many blocks at an earlier scan, at the same path."""
+    same = (held for held in trace.held if held.path == referrer.path and held.event < referrer.event)
+    return any(0 < 2 * held.count <= referrer.count for held in same)
 
 
 def explain_without_blocks(trace: RecordedTrace, has_scans: bool) -> NoHolder:

@@ -187,7 +187,11 @@ def find_wide_tensors(trace: RecordedTrace, device: str, peak: Peak, total: int)
     scan = [held for held in trace.held if held.event == event and held.dtype in WIDE_TYPES and len(held.addresses)]
     if event is None or not scan:
         return None
-    live = trace.replay.live(event, device)
+    try:
+        live, at_peak = (trace.replay.live(until, device) for until in (event, peak.seq + 1))
+    except CompactedError:
+        return None
+    live = live.take(np.isin(live["alloc_seq"], at_peak["alloc_seq"]))
     measured = [(_measure(held, live)[0], held) for held in scan]
     size, largest = max(measured, key=lambda row: row[0])
     if size < MIN_WIDE_SHARE * total:

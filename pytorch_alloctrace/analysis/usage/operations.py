@@ -45,6 +45,8 @@ _FUNCTIONS = {
 }
 """Functions of torch, by the name of a frame."""
 _CHECKPOINT = re.compile(r"[/\\]torch[/\\]utils[/\\]checkpoint\.py$")
+_RECOMPUTATION = ("backward", "recompute_fn", "unpack_hook")
+"""Functions of torch's checkpointing that compute a part again in backward."""
 _FOREACH = "_multi_tensor_"
 """Beginning of the names of the foreach implementations of torch's optimizers."""
 _CALL = "_call_impl"
@@ -81,7 +83,8 @@ def find_operation(site: Site, frames: Sequence[Frame]) -> Operation | None:
     called = list(takewhile(lambda frame: (frame.filename, frame.line) != (site.filename, site.line), frames))
     if any(frame.name.startswith(_FOREACH) for frame in called):
         return Operation.STEP
-    if any(_CHECKPOINT.search(frame.filename) for frame in called):
+    in_checkpoint = [frame.name for frame in called if _CHECKPOINT.search(frame.filename)]
+    if in_checkpoint and not any(name in _RECOMPUTATION for name in in_checkpoint):
         return Operation.CHECKPOINT
     operation = next((_FUNCTIONS[frame.name] for frame in called if frame.name in _FUNCTIONS), None)
     # The source of a line does not describe what a module that the line calls allocates.
