@@ -17,7 +17,17 @@ _JUMPS = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_A
 """Jumps that are always taken."""
 _HANDLERS = ("PUSH_EXC_INFO", "SETUP_FINALLY", "SETUP_WITH")
 """First instruction of the code that handles an exception; before Python 3.11 the instruction that names it."""
-_STATEMENT_ENDS = ("STORE_FAST", "STORE_NAME", "STORE_ATTR", "STORE_SUBSCR", "POP_TOP", "FOR_ITER", *_JUMPS, *_ENDS)
+_STATEMENT_ENDS = (
+    "STORE_FAST",
+    "STORE_NAME",
+    "STORE_ATTR",
+    "STORE_SUBSCR",
+    "DELETE_",
+    "POP_TOP",
+    "FOR_ITER",
+    *_JUMPS,
+    *_ENDS,
+)
 """Beginnings of the names of instructions that end a statement, or an expression within it."""
 _INSPECTORS = frozenset(("locals", "vars", "eval", "exec", "_getframe", "breakpoint"))
 """Functions that may read any variable of their caller."""

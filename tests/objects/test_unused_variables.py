@@ -6,7 +6,12 @@ import sys
 from collections.abc import Callable
 
 import pytest
+import torch
 
+from pytorch_alloctrace.objects import object_scan
+from pytorch_alloctrace.objects.chains import UNUSED
+from pytorch_alloctrace.objects.graphs import load_reader
+from pytorch_alloctrace.objects.object_scan import scan_objects
 from pytorch_alloctrace.objects.unused_variables import _may_read
 
 
@@ -121,3 +126,61 @@ def test_variable_is_unused_if_no_way_through_the_function_reads_it(
     function: Callable[[], bool], expected: bool
 ) -> None:
     assert function() is expected
+
+
+class Data:
+    def __init__(self) -> None:
+        self.items = [torch.ones(100) for _ in range(5)]
+
+
+class Loader:
+    def __init__(self, data: Data) -> None:
+        self.data = data
+
+
+def scan() -> str:
+    """Return what the path from the variable of the calling function goes through, in an object scan."""
+    caller = sys._getframe(1).f_code.co_name
+    groups = scan_objects(5.0, search_unreached=False).groups
+    (through,) = (group.chain.through for group in groups if group.chain.function == caller and group.count > 1)
+    return through
+
+
+def only_variable() -> str:
+    data = Data()
+    del data.items[0]
+    return scan()
+
+
+def held_by_another_object() -> str:
+    data = Data()
+    loader = Loader(data)
+    through = scan()
+    return through if loader else ""
+
+
+def held_by_an_iterator() -> str:
+    items = [torch.ones(100) for _ in range(5)]
+    for _ in items:
+        return scan()
+    return ""
+
+
+def held_by_another_name() -> str:
+    data = Data()
+    items = data.items
+    through = scan()
+    return through if items else ""
+
+
+@pytest.mark.parametrize(
+    ("function", "through"),
+    [(only_variable, UNUSED), (held_by_another_object, ""), (held_by_an_iterator, ""), (held_by_another_name, "")],
+)
+def test_variable_is_in_use_while_another_object_refers_to_what_it_holds(
+    monkeypatch: pytest.MonkeyPatch, function: Callable[[], str], through: str
+) -> None:
+    load_reader()
+    monkeypatch.setattr(object_scan, "MIN_UNUSED_BYTES", 1)
+
+    assert function() == through

@@ -73,6 +73,7 @@ def full_by_weights() -> None:
         alloctrace.step()
     weights.append(torch.empty(600 * MIB, dtype=torch.uint8, device=PLAIN))
     torch.empty(900 * MIB, dtype=torch.uint8, device=PLAIN)  # OOM
+    weights.clear()
 
 
 def full_by_a_leak() -> None:
@@ -219,7 +220,7 @@ def one_of_two_devices() -> None:
         torch.empty(GIB, dtype=torch.uint8, device=OTHER)  # OOM
     except torch.OutOfMemoryError as error:
         note(error, OTHER)
-    del spare, kept
+    assert len(spare) < len(kept)
 
 
 def in_backward() -> None:
@@ -239,6 +240,7 @@ def nearly_full() -> None:
         del batch
         kept.append(torch.empty(960 * MIB, dtype=torch.uint8, device=PLAIN))  # TOP
     torch.empty(900 * MIB, dtype=torch.uint8, device=PLAIN)  # OOM
+    kept.clear()
 
 
 def random_sizes() -> None:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..leaks.leak import Holder
+from ..leaks.leak import UNUSED, Holder
 
 MODEL_ROLES = ("parameter", "buffer", "gradient")
 """Roles of blocks of a model, which are merged apart from other blocks."""
@@ -75,7 +75,9 @@ class _Named:
         contents = _CONTENTS.match(description)
         ending = description[contents.end() if contents else 0 :]
         role = row.role if row.role in MODEL_ROLES else ""
-        origin = variable, phrase, ending, holder.filename, holder.through, role, row.model if role else ""
+        # Only large objects of a variable are searched for whether it is used.
+        through = "" if holder.through == UNUSED else holder.through
+        origin = variable, phrase, ending, holder.filename, through, role, row.model if role else ""
         is_container = contents is not None and int(contents[1]) > 1
         return cls(row, (variable, *_PART.findall(parts)), origin, is_container)
 
