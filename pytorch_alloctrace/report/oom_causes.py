@@ -57,8 +57,8 @@ _MIN_UNUSED_SHARE = 0.1  # of the usable bytes, of unused variables beside anoth
 _MIN_GROWTH = 2  # of a line's largest request, to mention the one before
 _ARITHMETIC = re.compile(r" [-+*/] |\b(div|mul|add|sub|exp|softmax|relu|sigmoid|tanh|masked_fill|where)\(")
 _CURE_OF_LARGER_INPUT = (
-    "if this input is larger than those before, process it in parts (tiles of an image, chunks of a sequence), or bound "
-    "its size; "
+    "if this input is larger than those before, process it in parts (tiles of an image, chunks of a sequence), or "
+    "bound its size; "
 )
 _ANYWHERE = (Operation.LOSS, Operation.UPCAST, Operation.REDUCE, Operation.GATHER, Operation.BROADCAST)
 """Operations with a cure of their own, also within a module."""
