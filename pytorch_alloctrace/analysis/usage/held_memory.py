@@ -24,6 +24,8 @@ from .roles import RoleShares
 
 MIN_PEAK_SHARE = 0.25
 """Minimum share of a peak that an object holds to be named as its cause."""
+MIN_COLLECTED_SHARE = 0.25
+"""Minimum bytes that a container held at its scan, as a share of those of the line at the peak."""
 MIN_COLLECTED = 4
 """Minimum number of items of a container that collects the blocks of a line."""
 _EXPLAINED_ROLES = (*MODEL_ROLES, "optimizer state", "activation", "library workspace")
@@ -163,7 +165,7 @@ def find_collection(evidence: DeviceEvidence, peak: Peak, site: SiteBytes) -> He
     """
     if not evidence.parts:
         return None
-    lines = evidence.trace.stacks.package_line_numbers
+    lines = evidence.trace.stacks.line_numbers
     stacks = np.flatnonzero(lines == lines[site.stack_id]).tolist()
     try:
         live = evidence.trace.replay.live(peak.seq + 1, evidence.device, stacks)
@@ -172,6 +174,9 @@ def find_collection(evidence: DeviceEvidence, peak: Peak, site: SiteBytes) -> He
     holder = find_holder(evidence, tuple(stacks), live)
     is_collection = holder is not None and any(held.length >= MIN_COLLECTED for held in holder.containers)
     if holder is None or not is_collection or holder.through:
+        return None
+    held = sum(h.bytes for h in evidence.trace.held if (h.event, h.holder) == (holder.event, holder.names[0]))
+    if held < MIN_COLLECTED_SHARE * site.bytes:
         return None
     return HeldRow(site.bytes, site.blocks, True, holder, 1, "")
 
