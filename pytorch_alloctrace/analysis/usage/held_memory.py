@@ -175,8 +175,12 @@ def find_collection(evidence: DeviceEvidence, peak: Peak, site: SiteBytes) -> He
     is_collection = holder is not None and any(held.length >= MIN_COLLECTED for held in holder.containers)
     if holder is None or not is_collection or holder.through:
         return None
-    held = sum(h.bytes for h in evidence.trace.held if (h.event, h.holder) == (holder.event, holder.names[0]))
-    if held < MIN_COLLECTED_SHARE * site.bytes:
+    scan = [held for held in evidence.trace.held if (held.event, held.holder) == (holder.event, holder.names[0])]
+    if sum(held.bytes for held in scan) < MIN_COLLECTED_SHARE * site.bytes:
+        return None
+    at_scan = evidence.trace.replay.live(holder.event, evidence.device)
+    collected = at_scan.take(np.isin(at_scan["address"], np.concatenate([held.addresses for held in scan])))
+    if 2 * int(np.isin(collected["role"], [ROLES.index(role) for role in _EXPLAINED_ROLES]).sum()) > len(collected):
         return None
     return HeldRow(site.bytes, site.blocks, True, holder, 1, "")
 
