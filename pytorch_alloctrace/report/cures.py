@@ -12,6 +12,7 @@ from ..analysis.leaks.leak import (
     GRADIENT,
     GRAPH,
     GROWING,
+    SURVIVORS,
     Growth,
     Holder,
     Leak,
@@ -60,6 +61,8 @@ CURE_BY_OPERATION = {
 _MAX_VIEW_SHARE = 0.5
 """Maximum share of their memory that tensors use, for `clone()` to be a cure."""
 _EXPRESSION = re.compile(r"[\w.]+")
+_MOVED_IN_PLACE = re.compile(r"\s*(\w[\w.]*(?:\[[^\]]+\]|\.\w+)) = \1\.(?:to|cuda)\(")
+"""Line that moves an item or attribute in place."""
 _SUSPENDED = " of the suspended "
 _WORD = re.compile(r"\w+")
 _ENTRY_ATTRIBUTE = re.compile(r"(?:\[\.\.\.\])+.*?(\.\w+)$")
@@ -84,6 +87,12 @@ def cure(leak: Leak, names: SiteNames) -> str:
         return (
             "cuBLAS keeps one for each thread and stream that multiplies, until the process ends: reuse threads and "
             "streams."
+        )
+    moved = _MOVED_IN_PLACE.match(leak.line.source or "")
+    if moved is not None and leak.kind == SURVIVORS:
+        return (
+            f"This line replaces `{moved[1]}` by its copy on the device, also for whoever keeps that object: assign "
+            "the copy to a variable, or move a copy of the object (`dict(...)`, `copy.copy(...)`)."
         )
     holder = leak.holder
     if holder is None:

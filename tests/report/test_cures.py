@@ -182,6 +182,22 @@ def test_cure_of_a_cache_of_a_method_names_its_self() -> None:
     assert "keeps the `self` of each call" in sentence and "`Net.mask.cache_clear()`" in sentence
 
 
+@pytest.mark.parametrize(
+    ("source", "is_in_place"),
+    [
+        ('data["image"] = data["image"].to(self.device)', True),
+        ("frame.pixels = frame.pixels.cuda()", True),
+        ("images = images.to(device)", False),
+        ('batch["image"] = data["image"].to(device)', False),
+    ],
+)
+def test_cure_of_an_item_moved_in_place_is_to_move_a_copy(source: str, is_in_place: bool) -> None:
+    holder = holder_of("self.cached", "self.cached[...]", "", container("list"))
+    line = Site("train.py", 12, "step", source, "")
+
+    assert ("This line replaces `" in cure(leak_of(SURVIVORS, holder, line), SiteNames("/"))) is is_in_place
+
+
 def test_cure_of_gradients_of_kept_tensors_is_to_detach_them() -> None:
     leak = dataclasses.replace(leak_of(SURVIVORS, holder_of("data", "data[...]", "", LIST)), are_gradients=True)
 
