@@ -93,6 +93,9 @@ PROGRAM = """
 import collections
 import torch
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.recording import object_scans
+
+object_scans.FREE_SCAN_S = object_scans.MAX_SCAN_S = 60.0  # complete on a busy machine, too
 import library
 
 def keep_outputs(trainer, kept):

@@ -961,6 +961,9 @@ def test_scans_distinguish_holder_of_old_blocks_from_overwritten_variable(run_pr
 MODULES = """
 import os, signal, torch
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.recording import object_scans
+
+object_scans.FREE_SCAN_S = object_scans.MAX_SCAN_S = 60.0  # complete on a busy machine, too
 
 class Served(torch.nn.Module):
     def __init__(self):
