@@ -17,6 +17,7 @@ from steady_clock import TICK_NS
 from text_traces import TextTrace
 
 import pytorch_alloctrace as alloctrace
+from pytorch_alloctrace.analysis.leaks import judge
 from pytorch_alloctrace.analysis.leaks.clock import Clock
 from pytorch_alloctrace.analysis.leaks.forecast import estimate_free_bytes
 from pytorch_alloctrace.analysis.leaks.leak import Doubt, Growth, Leak, LeakVerdict
@@ -507,6 +508,20 @@ def test_memory_of_an_epoch_that_makes_the_peak_is_a_note() -> None:
     assert growth.holder is not None and "outputs" in growth.holder.name
     assert "accumulates: at the peak" in text_of("outputs of an epoch")
     assert not verdict_on("sliding window").notes
+
+
+def test_accumulated_blocks_whose_holder_was_garbage_remain_accumulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = trace_of("outputs of an epoch")
+    (before,) = verdict_on("outputs of an epoch").notes
+    assert before.holder is not None
+    holder = before.holder.event, before.holder.names[0]
+    garbage = [held for held in trace.held if (held.event, held.holder) == holder]
+    assert garbage
+    monkeypatch.setattr(judge, "list_garbage", lambda _: garbage)
+
+    (note,) = judge.find_leaks(trace, "cpu").notes
+
+    assert note == before and note.doubt is Doubt.ACCUMULATED
 
 
 def test_line_that_is_filled_is_a_note_with_its_size_and_last_step() -> None:

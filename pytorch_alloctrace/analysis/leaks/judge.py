@@ -120,7 +120,7 @@ def _note_garbage(evidence: DeviceEvidence, growths: Sequence[Growth]) -> list[G
     garbage = {(held.event, held.holder) for held in list_garbage(evidence.trace)}
     return [
         dataclasses.replace(growth, doubt=Doubt.GARBAGE)
-        if growth.holder is not None and (growth.holder.event, growth.holder.names[0]) in garbage
+        if not growth.is_note and growth.holder is not None and (growth.holder.event, growth.holder.names[0]) in garbage
         else growth
         for growth in growths
     ]
@@ -167,7 +167,7 @@ def _omit_repetitions(evidence: DeviceEvidence, notes: Sequence[Growth]) -> list
 
 def _attach_missing_holders(evidence: DeviceEvidence, growths: Sequence[Growth]) -> list[Growth]:
     """Return the growth with the holders of lines that were not examined as leaks."""
-    is_missing = [not growth.is_judged and growth.doubt is not Doubt.ACCUMULATED for growth in growths]
+    is_missing = [not growth.is_judged and growth.doubt not in (Doubt.ACCUMULATED, Doubt.GARBAGE) for growth in growths]
     attached = iter(attach_holders(evidence, list(itertools.compress(growths, is_missing))))
     return [next(attached) if missing else growth for growth, missing in zip(growths, is_missing, strict=True)]
 
