@@ -114,7 +114,7 @@ def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadl
     hook = _find_hook(nodes, edges, deadline)
     if hook is not UNKNOWN:
         return hook
-    # What a traceback leads to is stored with its exception.
+    # A traceback is stored with its exception: search the line that stores the exception.
     tracebacks = (number for number, edge in enumerate(edges) if edge == _TRACEBACK)
     position = min(position, next(tracebacks, position))
     caches = (node for node in nodes[: position + 1] if type(node) is functools._lru_cache_wrapper)

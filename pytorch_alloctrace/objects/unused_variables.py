@@ -124,7 +124,7 @@ def _reads(instructions: list[dis.Instruction], positions: dict[int, int], start
         operation, value = instruction.opname, instruction.argval
         values = value if type(value) is tuple else (value,)
         if "_FAST" in operation and name in values:
-            # Of two variables in one instruction, the first may be stored and the second read.
+            # STORE_FAST_LOAD_FAST stores its first variable and reads its second.
             loaded = values[1:] if operation.startswith("STORE_FAST_LOAD") else values
             if "LOAD" in operation and name in loaded:
                 return True

@@ -91,8 +91,8 @@ def cure(leak: Leak, names: SiteNames) -> str:
     moved = _MOVED_IN_PLACE.match(leak.line.source or "")
     if moved is not None and leak.kind == SURVIVORS:
         return (
-            f"This line replaces `{moved[1]}` by its copy on the device, also for whoever keeps that object: assign "
-            "the copy to a variable, or move a copy of the object (`dict(...)`, `copy.copy(...)`)."
+            f"This line replaces `{moved[1]}` by a copy on the device, and the object that contains it keeps the copy: "
+            "assign the copy to a variable, or first copy that object (`dict(...)`, `copy.copy(...)`)."
         )
     holder = leak.holder
     if holder is None:

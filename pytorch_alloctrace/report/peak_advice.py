@@ -72,13 +72,15 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
             "least in the last third of the run. What lowers it, if the model is done: `del` it, with its optimizer, "
             "or move it to the CPU."
         )
-    held = sum(row.bytes for row in device.peak_holders)
-    is_notable = held - _largest_explained_bytes(device) >= max(MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
+    held_bytes = sum(row.bytes for row in device.peak_holders)
+    is_notable = held_bytes - _largest_explained_bytes(device) >= max(
+        MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES
+    )
     if not advice and is_notable and device.peak_holders[0].holder.through == UNUSED:
         advice.append(
-            f"{units.size(held)} of it is in variables of {device.peak_holders[0].holder.function}() that it does not"
-            f" use any more: {list_variables(device.peak_holders)}. What lowers it: `del` them, or compute them in a"
-            " function of their own."
+            f"{units.size(held_bytes)} of it is in variables of {device.peak_holders[0].holder.function}() that it does"
+            f" not use any more: {list_variables(device.peak_holders)}. What lowers it: `del` them, or compute them in"
+            " a function of their own."
         )
     elif not advice and is_notable:
         holder = device.peak_holders[0]

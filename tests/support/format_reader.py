@@ -164,9 +164,11 @@ class Names:
                 names = [b"" if is_old else record.text() for _ in range(4)]
                 is_old = record.done()
                 store = (b"", b"", b"", 0) if is_old else (*(record.text() for _ in range(3)), record.varint())
+                tensor_bytes = 0 if record.done() else record.varint()
+                back_reference, dtype = (b"", b"") if record.done() else (record.text(), record.text())
                 self.holders[event, holder, path] = (
                     *(filename, line, count, total, addresses, is_garbage, containers, nodes, has_all_nodes, foreign),
-                    *(*names, store),
+                    *(*names, store, tensor_bytes, back_reference, dtype),
                 )
             elif kind == 14:
                 event, process, parent, start = (record.varint() for _ in range(4))

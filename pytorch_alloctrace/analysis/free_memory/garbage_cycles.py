@@ -113,25 +113,27 @@ def _read_collection(evidence: DeviceEvidence, first: int, end: int, thread: int
         live, garbage = _list_garbage(evidence.trace, evidence.device, first, end, thread)
     except CompactedError:
         return None
-    return _describe(evidence, live, garbage, end) if len(garbage) else None
+    return _create_finding(evidence, live, garbage, end) if len(garbage) else None
 
 
-def _read_scan(evidence: DeviceEvidence, found: Held) -> _Garbage | None:
+def _read_scan(evidence: DeviceEvidence, scan: Held) -> _Garbage | None:
     """Return the garbage that an object scan found; None if its memory is unknown or on other devices."""
     try:
-        live = evidence.trace.replay.live(found.event, evidence.device)
+        live = evidence.trace.replay.live(scan.event, evidence.device)
     except CompactedError:
         return None
-    garbage = live.take(np.isin(live["address"], found.addresses))
+    garbage = live.take(np.isin(live["address"], scan.addresses))
     if not len(garbage):
         return None
-    return _describe(evidence, live, garbage, found.event, found)
+    return _create_finding(evidence, live, garbage, scan.event, scan)
 
 
-def _describe(evidence: DeviceEvidence, live: Table, garbage: Table, event: int, found: Held | None = None) -> _Garbage:
-    """Describe garbage among the live blocks. found: what a scan found, with the addresses of some of its blocks."""
+def _create_finding(
+    evidence: DeviceEvidence, live: Table, garbage: Table, event: int, scan: Held | None = None
+) -> _Garbage:
+    """Describe garbage among the live blocks. scan: the object that a scan found, with addresses of some blocks."""
     trace = evidence.trace
-    scale = 1.0 if found is None else max(found.count / len(found.addresses), 1.0)
+    scale = 1.0 if scan is None else max(scan.count / len(scan.addresses), 1.0)
     by_stack = sums(garbage["stack_id"], garbage["block_bytes"], int(garbage["stack_id"].max()) + 1)
     stack = int(by_stack.argmax())
     inefficiency = Inefficiency(
@@ -143,7 +145,7 @@ def _describe(evidence: DeviceEvidence, live: Table, garbage: Table, event: int,
         site=Site.of_stack(trace.stacks, stack) if stack else None,
         stack_id=stack,
         site_bytes=round(scale * int(by_stack[stack])),
-        holder=None if found is None else make_holder(trace, [found], find_step(trace, found.event), 1.0),
-        figures={"blocks": round(scale * len(garbage)), "is_freed": float(found is None)},
+        holder=None if scan is None else make_holder(trace, [scan], find_step(trace, scan.event), 1.0),
+        figures={"blocks": round(scale * len(garbage)), "is_freed": float(scan is None)},
     )
     return inefficiency, garbage

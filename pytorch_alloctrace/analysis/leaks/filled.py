@@ -42,12 +42,11 @@ def find_filled_lines(trace: RecordedTrace, lifetimes: LifetimeEvidence) -> Iter
         quarter = max(len(sizes) // 4, 1)
         if filled_at is None or sizes[-quarter:].mean() > _MAX_AFTER * sizes[:quarter].mean():
             continue
-        stacks, stack_of_row = np.unique(survivors.stack[rows], return_inverse=True)
-        by_size = np.argsort(-np.bincount(stack_of_row), kind="stable")
+        stacks = survivors.list_stacks(rows)
         yield Growth(
             doubt=Doubt.FILLED,
-            site=Site.of_stack(trace.stacks, int(stacks[by_size[0]])),
-            stack_ids=tuple(stacks[by_size].tolist()),
+            site=Site.of_stack(trace.stacks, stacks[0]),
+            stack_ids=tuple(stacks),
             kind=SURVIVORS,
             device=lifetimes.device,
             unit=clock.unit,
@@ -58,7 +57,7 @@ def find_filled_lines(trace: RecordedTrace, lifetimes: LifetimeEvidence) -> Iter
             units=round(clock.length) + 1,
             first=float(clock.first_step),
             last=clock.first_step + filled_at,
-            block_stacks=tuple(stacks.tolist()),
+            block_stacks=tuple(stacks),
         )
 
 

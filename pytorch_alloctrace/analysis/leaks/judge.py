@@ -290,12 +290,11 @@ def _build_growth(trace: RecordedTrace, lifetimes: LifetimeEvidence, line: Judge
     survivors, clock = lifetimes.survivors, lifetimes.clock
     beginning = 0.0 if doubt is Doubt.OUT_OF_MEMORY else BEGINNING_SHARE * clock.length
     rows = line.rows[survivors.alloc_times[line.rows] > beginning]
-    stacks, stack_of_row = np.unique(survivors.stack[line.rows], return_inverse=True)
-    by_size = np.argsort(-np.bincount(stack_of_row), kind="stable")
+    stacks = survivors.list_stacks(line.rows)
     return Growth(
         doubt=doubt,
-        site=Site.of_stack(trace.stacks, int(stacks[by_size[0]])),
-        stack_ids=tuple(stacks[by_size].tolist()),
+        site=Site.of_stack(trace.stacks, stacks[0]),
+        stack_ids=tuple(stacks),
         kind=SURVIVORS,
         device=lifetimes.device,
         unit=clock.unit,

@@ -42,6 +42,12 @@ class Survivors:
     def rows_of_site(self) -> dict[int, Numbers]:
         return rows_of(self.site)
 
+    def list_stacks(self, rows: Numbers) -> list[int]:
+        """Return the stacks of some blocks, the one with the most blocks first."""
+        stacks, counts = np.unique(self.stack[rows], return_counts=True)
+        listed: list[int] = stacks[np.argsort(-counts, kind="stable")].tolist()
+        return listed
+
 
 @dataclass(frozen=True)
 class FreedBlocks:

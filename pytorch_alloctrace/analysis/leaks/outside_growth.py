@@ -114,7 +114,7 @@ def _find_growth(trace: RecordedTrace, clock: Clock) -> Iterator[OutsideGrowth]:
             growth = 0
         elif device == "cpu" and graph is None:
             arrays = _find_growing_arrays(trace, growth)
-        held = graph or arrays
+        keeper = graph or arrays
         yield OutsideGrowth(
             device=device,
             bytes=growth,
@@ -123,7 +123,7 @@ def _find_growth(trace: RecordedTrace, clock: Clock) -> Iterator[OutsideGrowth]:
             last_bytes=last_bytes,
             is_cpu_recorded=device != "cpu" or is_recorded,
             nodes=graph.nodes if graph is not None else 0,
-            holder=None if held is None else make_holder(trace, [held], find_step(trace, held.event), 1.0),
+            holder=None if keeper is None else make_holder(trace, [keeper], find_step(trace, keeper.event), 1.0),
         )
 
 

@@ -276,8 +276,8 @@ def _find_holders(
                 garbage = [held for held in referrers if held.is_garbage]
                 others = [held for held in referrers if not held.is_garbage]
                 has_most = 2 * len(blocks) >= blocks_of.blocks
-                # What holds the few blocks of an earlier scan, or those that a truncated scan has reached, may only use
-                # them before they are garbage. An object that held more and more is their holder.
+                # Blocks may be in use for a while before they are garbage, at an early scan all of the few that exist.
+                # So only an object that held most of all blocks, or more and more of them, is preferred to garbage.
                 if result.garbage is None:
                     result.holder = _find_holder(trace, blocks_of, blocks, sizes, others, step)
                     if result.holder is None:
