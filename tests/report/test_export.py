@@ -15,7 +15,7 @@ import pytest
 from frees import split_frees
 from marked_programs import run_analyze
 from running import ROOT, run_python
-from shared_recordings import record_once, record_report
+from shared_recordings import record_once, record_report, run_source
 
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.report.export.formats import FORMATS
@@ -64,6 +64,23 @@ def test_collapsed_contains_live_or_allocated_bytes_by_stack(trace: alloctrace.T
     events = trace.events(since="step:4", until="step:14", kinds=["alloc"])
     allocated = events.loc[events["device"] == "cuda:0", "requested_bytes"].sum()
     assert sum(int(line.rpartition(" ")[2]) for line in text.splitlines()) == allocated > 0
+
+
+def test_memory_of_backward_is_a_frame_of_its_own(tmp_path: Path) -> None:
+    source = (
+        "import torch, pytorch_alloctrace\npytorch_alloctrace.enable('run.alloctrace')\n"
+        "weight = torch.zeros(250_000, device='cuda', requires_grad=True)\nweight.sqrt().sum().backward()\n"
+    )
+    trace = alloctrace.load(run_source(tmp_path, source, cuda=True) / "run.alloctrace")
+
+    lines = export_trace(trace, "collapsed", tmp_path, device="cuda:0").splitlines()
+
+    of_backward = [line for line in lines if ";(backward) " in line]
+    live = trace.live("peak", device="cuda:0")
+    assert all(re.search(r":4\);\(backward\) \d+$", line) for line in of_backward)
+    backward_bytes = sum(int(line.rpartition(" ")[2]) for line in of_backward)
+    assert backward_bytes == live.loc[live["backward"], "requested_bytes"].sum() >= 1_000_000
+    assert sum(int(line.rpartition(" ")[2]) for line in lines) == live["requested_bytes"].sum()
 
 
 def test_torch_reads_exported_pickle(trace: alloctrace.Trace, tmp_path: Path) -> None:

@@ -248,8 +248,11 @@ class OutOfMemory:
         """Return whether fragmentation of the device deserves a finding besides the one on this failure.
 
         The finding on a failure with the verdict FRAGMENTED describes it. Beside another verdict, less than
-        `MIN_CAUSE_SHARE` of what the process may use is negligible.
+        `MIN_CAUSE_SHARE` of what the process may use is negligible, and so is what was no longer free when the
+        program ended.
         """
+        if self.request.outcome == ENDED:
+            fragmented_bytes = min(fragmented_bytes, self.here.free_bytes + self.elsewhere.free_bytes)
         return self.verdict != FRAGMENTED and fragmented_bytes >= MIN_CAUSE_SHARE * self.usable_bytes
 
     def find_leading_leak(self, leaks: Sequence[Leak]) -> Leak | None:

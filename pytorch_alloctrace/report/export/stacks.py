@@ -1,6 +1,7 @@
 """Export to flame graph tools: the bytes that each stack holds at a position, or allocated in a range.
 
-The position is the peak of each device unless one is given: at the end, most programs have freed their memory.
+The position is the peak of each device unless one is given: at the end, most programs have freed their memory. What
+backward allocated for a line that forward executed is an innermost frame of its own, `(backward)`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..site_names import printable
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _DEFAULT_POSITION = "peak"
+_BACKWARD = Frame("(backward)", "", 0)
 _LAUNCHER = re.compile(r"[/\\]pytorch_alloctrace[/\\]recording[/\\]run\.py$")
 _MAX_FRAMES = 4_000_000  # of all exported stacks
 _MIN_STACK_FRAMES = 64  # of a truncated stack
@@ -95,9 +97,11 @@ def _iter_stack_bytes(
     trace: RecordedTrace, device: str, at: Position | None, since: Position | None, until: Position | None
 ) -> Iterator[tuple[list[Frame], int]]:
     """Yield each stack, outermost frame first, with its live requested bytes, or those allocated in the range."""
+    backward_bytes: dict[int, int] = {}
     if since is None and until is None:
         table = trace.stack_totals(_DEFAULT_POSITION if at is None else at, device=device)
         totals = dict(zip(table["stack_id"].tolist(), table["live_bytes"].tolist(), strict=True))
+        backward_bytes = dict(zip(table["stack_id"].tolist(), table["live_backward_bytes"].tolist(), strict=True))
     else:
         event_range = trace.range(since, until, device=device)
         before, after = (
@@ -108,7 +112,12 @@ def _iter_stack_bytes(
     sizes = {stack: size for stack, size in totals.items() if size > 0}
     for stack, size in sizes.items():
         frames = truncate_stack(_without_launcher(trace.frames(stack)), len(sizes))
-        yield ([*reversed(frames)] or [trace.stacks.frame(stack)]), size
+        callers_first = [*reversed(frames)] or [trace.stacks.frame(stack)]
+        in_backward = backward_bytes.get(stack, 0)
+        if size > in_backward:
+            yield callers_first, size - in_backward
+        if in_backward:
+            yield [*callers_first, _BACKWARD], in_backward
 
 
 def _without_launcher(frames: list[Frame]) -> list[Frame]:
