@@ -13,8 +13,9 @@ from ..analysis.usage.package_lines import LibraryCall, PackageLines
 from ..analysis.usage.peak import PeakMemory
 from ..analysis.usage.roles import RoleBytes
 from ..reading.modules import module_depth
+from ..reading.names import UNKNOWN
 from ..reading.recorded import RecordedTrace
-from ..reading.sites import Frame, Site, groups_stacks
+from ..reading.sites import Frame, Site, SiteBytes, groups_stacks
 from ..reading.table import Table
 from . import units
 from .package_lines import describe_library_call, package_lines_data, write_package_lines
@@ -29,7 +30,9 @@ _NAME_WIDTH = 16
 _ROLE_WIDTH = 33
 _MAX_FRAMES = 3
 _MIN_OPENED_SHARE = 0.05
-"""Minimum share of a role in all memory for the library line below it."""
+"""Minimum share of a role in all memory for the lines below it."""
+_UNKNOWN_LINES = 3
+"""Maximum number of lines listed whose memory has an unknown role."""
 
 
 def composition_data(memory: LiveMemory, top: int) -> dict[str, Any]:
@@ -97,6 +100,7 @@ def write_composition(
                 {},
                 {},
                 library_calls=memory.library_calls,
+                unknown_sites=memory.unknown_sites,
             )
 
 
@@ -157,13 +161,15 @@ def write_table(
     differing_frames: Mapping[int, list[Frame]],
     *,
     library_calls: Mapping[str, LibraryCall] | None = None,
+    unknown_sites: Sequence[SiteBytes] = (),
     outside_lines: Mapping[int, Site] | None = None,
     roles_of_modules: Mapping[str, Mapping[str, int]] | None = None,
 ) -> None:
     """Write a composition. Of sites, write the first `top` and the sum of the others.
 
     package_lines: by row number. differing_frames: by stack, the frames that the other stacks of the same site lack.
-    library_calls: by role, what a line calls that allocated nearly all of its memory. outside_lines: by row number, the
+    library_calls: by role, what a line calls that allocated nearly all of its memory. unknown_sites: lines of memory
+    whose role is unknown. outside_lines: by row number, the
     line that allocated most of the memory outside of modules. roles_of_modules: bytes by role of each module.
     """
     total = int(table["live_bytes"].sum())
@@ -176,10 +182,12 @@ def write_table(
             name = _format_role(row) if by == "role" else row[by]
             screen.text(Text.assemble(f"{amount}  {name:<{name_width}}  ", (bar, "green")))
             call = (library_calls or {}).get(row["role"]) if by == "role" else None
-            if call is not None and row["share"] >= _MIN_OPENED_SHARE:
-                screen.text(
-                    describe_library_call(call, names), _AMOUNT_WIDTH + 2, hanging=_AMOUNT_WIDTH + 4, style="dim"
-                )
+            below = [] if call is None else [describe_library_call(call, names)]
+            if by == "role" and row["role"] == UNKNOWN:
+                largest = unknown_sites[:_UNKNOWN_LINES]
+                below = [f"{units.size(site.bytes)} from {names.holder(site)}" for site in largest]
+            for line in below if row["share"] >= _MIN_OPENED_SHARE else ():
+                screen.text(line, _AMOUNT_WIDTH + 2, hanging=_AMOUNT_WIDTH + 4, style="dim")
         return
     named_sites = set()
     for number, row in enumerate(rows(table.head(top))):

@@ -19,7 +19,15 @@ from .site_names import SiteNames
 _COLUMN = 9
 _UNHELD_LINES = 3
 """Maximum number of lines listed whose memory none of the objects held."""
-_SCAN = ("device", "event", "step", "seconds", "distance_seconds", "live_bytes", "unheld_bytes")
+_MOST = 0.99
+"""Minimum share of roles in memory that no object held for no other explanation of it."""
+_OF_MODELS = {
+    "parameter": "in parameters of models",
+    "buffer": "in buffers of models",
+    "gradient": "in gradients (`.grad` of parameters)",
+    "optimizer state": "in the state of optimizers",
+}
+_SCAN = ("device", "event", "step", "seconds", "distance_seconds", "live_bytes", "unheld_bytes", "unheld_roles")
 
 
 def holders_data(held: HeldMemory | NoHolder, top: int) -> dict[str, Any]:
@@ -78,7 +86,13 @@ def write_holders(held: HeldMemory, at: Position | None, screen: Screen, names: 
             workspace = f"{names.site(site.site)}: the library keeps it until the process ends"
             screen.text(f"{units.size(site.bytes):>{_COLUMN}}  {workspace}", hanging=_COLUMN + 2)
     if held.unexplained_bytes:
-        unheld = "in none of the recorded objects: held by C++, by running calls, or by objects that the scan omitted"
+        unheld = "in none of the recorded objects: "
+        by_role = [f"{units.size(size)} {_OF_MODELS[role]}" for role, size in held.unheld_roles.items()]
+        if by_role:
+            unheld += ", ".join(by_role)
+        if sum(held.unheld_roles.values()) < _MOST * held.unexplained_bytes:
+            unheld += "; the rest is " if by_role else ""
+            unheld += "held by C++, by running calls, or by objects that the scan omitted"
         screen.text(f"{units.size(held.unexplained_bytes):>{_COLUMN}}  {unheld}", hanging=_COLUMN + 2)
         lines = [site for site in held.unheld_sites if not site.site.is_workspace]
         for site in lines[:_UNHELD_LINES]:

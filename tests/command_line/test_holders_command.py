@@ -57,6 +57,8 @@ weight = torch.ones(1024, 1024, device="cuda")
 product = weight @ weight
 for number in range(40):
     globals()[f"kept_{number}"] = torch.ones(1 << 18, device="cuda")
+model = torch.nn.Sequential(*[torch.nn.Linear(256, 256, bias=False) for _ in range(8)]).cuda()
+model(torch.ones(1, 256, device="cuda")).sum().backward()
 alloctrace.disable()
 """
 SIMILAR_PROGRAM = """
@@ -144,8 +146,10 @@ def test_holders_names_workspaces_and_lines_of_memory_that_no_object_held(tmp_pa
     [workspace] = [row for row in scan["unheld_sites"] if row["site"]["function"] == "cuBLAS workspace"]
     assert f"{workspace['bytes'] / MIB:.3g}" in text.partition(" MiB cuBLAS workspace: the library keeps it")[0][-6:]
     objects = 32  # the scan records no more
-    unexplained = f"{42 - objects}.0 MiB in none of the recorded objects: held by C++, by running calls, or by objects"
-    assert f"{unexplained} that the scan omitted {42 - objects}.0 MiB from program.py:9" in text
+    unheld = f"{42 - objects + 4}.0 MiB in none of the recorded objects: 2.00 MiB in parameters of models, 2.00 MiB in"
+    rest = "gradients (`.grad` of parameters); the rest is held by C++, by running calls, or by objects that the scan"
+    assert f"{unheld} {rest} omitted {42 - objects}.0 MiB from program.py:9" in text
+    assert scan["unheld_roles"] == {"parameter": 2 * MIB, "gradient": 2 * MIB}
 
 
 def test_holders_selects_the_last_scan_up_to_a_position(folder: Path) -> None:

@@ -28,7 +28,8 @@ MIN_COLLECTED_SHARE = 0.25
 """Minimum bytes that a container held at its scan, as a share of those of the line at the peak."""
 MIN_COLLECTED = 4
 """Minimum number of items of a container that collects the blocks of a line."""
-_EXPLAINED_ROLES = (*MODEL_ROLES, "optimizer state", "activation", "library workspace")
+_RECORDED_ROLES = (*MODEL_ROLES, "optimizer state")
+_EXPLAINED_ROLES = (*_RECORDED_ROLES, "activation", "library workspace")
 """Roles of blocks that need no holder: models, optimizers and backward hold them."""
 
 
@@ -68,6 +69,8 @@ class HeldMemory:
 
     Only workspaces of libraries, which no object holds, if the scan has the addresses of a part of the blocks.
     """
+    unheld_roles: dict[str, int]
+    """Bytes of live blocks of models and optimizers that none of the objects held, by role."""
     peak: PeakMemory
     """Peak of the device."""
 
@@ -104,11 +107,17 @@ def find_held_memory(trace: RecordedTrace, at: Position | None, device: str | No
     live = trace.replay.live(event, peak.device)
     live_bytes = int(live["requested_bytes"].sum())
     is_held = np.isin(live["address"], np.concatenate([held.addresses for held in scans[event]]))
-    sites = sites_of_blocks(trace.stacks, live.take(~is_held))
+    unheld, live = live.take(~is_held), live.take(is_held)
+    sites = sites_of_blocks(trace.stacks, unheld)
     unheld_sites = top_sites(trace.stacks, sites, len(sites))
-    if any(len(held.addresses) < held.count for held in scans[event]):
+    sampled = [held.addresses for held in scans[event] if len(held.addresses) < held.count]
+    if sampled:
         unheld_sites = tuple(site for site in unheld_sites if site.site.is_workspace)
-    live = live.take(is_held)
+        roles = np.unique(live["role"][np.isin(live["address"], np.concatenate(sampled))])
+        unheld = unheld.take(~np.isin(unheld["role"], roles))
+    unheld_roles = {
+        role: int(unheld["requested_bytes"][unheld["role"] == ROLES.index(role)].sum()) for role in _RECORDED_ROLES
+    }
     step, time_ns = find_step(trace, event), trace.time_ns(event - 1)
     return HeldMemory(
         peak.device,
@@ -119,6 +128,7 @@ def find_held_memory(trace: RecordedTrace, at: Position | None, device: str | No
         live_bytes,
         list_rows(trace, scans[event], live, live_bytes),
         unheld_sites,
+        {role: size for role, size in unheld_roles.items() if size},
         peak,
     )
 

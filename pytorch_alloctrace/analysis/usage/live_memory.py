@@ -10,9 +10,10 @@ import numpy as np
 
 from ...errors import PositionError
 from ...reading.modules import is_outside, module_depth
+from ...reading.names import ROLES, UNKNOWN
 from ...reading.positions import PEAKS, Position
 from ...reading.recorded import RecordedTrace
-from ...reading.sites import Site
+from ...reading.sites import Site, SiteBytes, sites_of_blocks, top_sites
 from ...reading.table import Table
 from .composition import composition_of, library_calls_by_role, role_bytes_of_modules
 from .package_lines import WORTH_OPENING, LibraryCall, PackageLines, find_package_lines, live_by_stack
@@ -76,6 +77,8 @@ class LiveMemory:
     """Bytes by role of each row, if the composition is by module: see `role_bytes_of_modules`."""
     library_calls: dict[str, LibraryCall]
     """What the one line of user code calls that allocated nearly all memory of a role, by role."""
+    unknown_sites: tuple[SiteBytes, ...]
+    """Lines whose blocks have no known role, the most bytes first."""
     peak: PeakMemory | None = None
     need: DeviceNeed | None = None
     """Set if the position is the peak of the whole run."""
@@ -119,6 +122,7 @@ def live_memory(
         outside_lines=_list_outside_lines(trace, composition, by),
         roles_of_modules=role_bytes_of_modules(trace, blocks, by),
         library_calls=library_calls_by_role(trace, blocks),
+        unknown_sites=_list_unknown_sites(trace, blocks),
     )
 
 
@@ -138,6 +142,11 @@ def _list_outside_lines(trace: RecordedTrace, composition: Table, by: str) -> di
         return {}
     rows = zip(composition["site"].tolist(), composition["stack_id"].tolist(), strict=True)
     return {number: Site.of_stack(trace.stacks, stack) for number, (name, stack) in enumerate(rows) if is_outside(name)}
+
+
+def _list_unknown_sites(trace: RecordedTrace, blocks: Table) -> tuple[SiteBytes, ...]:
+    sites = sites_of_blocks(trace.stacks, blocks.take(blocks["role"] == ROLES.index(UNKNOWN)))
+    return top_sites(trace.stacks, sites, len(sites))
 
 
 def highest_of_ranges(
@@ -187,6 +196,7 @@ def _live_memory_at_peak(
         outside_lines=_list_outside_lines(trace, composition, by),
         roles_of_modules=role_bytes_of_modules(trace, blocks, by),
         library_calls=library_calls_by_role(trace, blocks),
+        unknown_sites=_list_unknown_sites(trace, blocks),
         peak=peak,
         need=device_need(trace, peak.device) if since is None and until is None else None,
         since=since,
