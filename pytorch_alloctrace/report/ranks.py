@@ -261,6 +261,7 @@ def _explain_difference(finding: RankFinding, names: SiteNames) -> list[str]:
     return [
         f"At its peak {names.site(explanation.site)} holds {units.size(explanation.bytes)}, on {_name_others(finding)} "
         f"{units.size(explanation.usual)}: {change} {direction}, of {difference} in all.",
+        *([f"`{names.referrer(explanation.holder)}` holds it."] if explanation.holder and direction == "more" else []),
         *_describe_factor(explanation),
     ]
 

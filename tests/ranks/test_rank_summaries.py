@@ -155,12 +155,12 @@ def test_summary_size_is_limited(trace: str) -> None:
     levels = tuple(
         Levels(f"cuda:{n}", np.arange(1000, dtype=np.int64), *random.integers(0, 1 << 62, (2, 1000))) for n in range(16)
     )
-    lines = tuple((f"cuda:{n}", (PeakLine(site, 1),) * 100) for n in range(16))
+    lines = tuple((f"cuda:{n}", (PeakLine(site, 1, ""),) * 100) for n in range(16))
     source = Source.of_trace(trace, ())
     data = encode_file(dataclasses.replace(summary, detail=Detail(levels, lines)), source)
     assert data is not None and 100_000 < len(data) <= MAX_BYTES
     long_lines = tuple(
-        (f"cuda:{n}", tuple(PeakLine(Site(random.bytes(400).hex(), 1, "", None, True), 1) for _ in range(100)))
+        (f"cuda:{n}", tuple(PeakLine(Site(random.bytes(400).hex(), 1, "", None, True), 1, "") for _ in range(100)))
         for n in range(16)
     )
     data = encode_file(dataclasses.replace(summary, detail=Detail(levels * 12, long_lines)), source)

@@ -86,9 +86,9 @@ def test_line_and_source_of_a_difference_are_on_one_line(tmp_path: Path) -> None
     assert source.endswith(
         (": squares = batch.square()", ': batch = torch.ones(1_000_000 * (1 + int(os.environ["RANK"])))')
     )
-    assert "All lines that differ hold 2 times as much: a larger input or batch." in " ".join(
-        " ".join(sentences).split()
-    )
+    text = " ".join(" ".join(sentences).split())
+    assert "All lines that differ hold 2 times as much: a larger input or batch." in text
+    assert f"`{'squares' if 'square()' in source else 'batch'}` holds it." in text
 
 
 def test_trace_file_name_depends_on_path_and_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,8 @@ class Explanation:
     site: Site
     bytes: int
     usual: int
+    holder: str
+    """The object that held most of the line's blocks on this rank; "" if unknown."""
     difference: int
     """Requested bytes of all lines at the peak, less the medians of the other ranks."""
     factor: float | None = None
@@ -476,6 +478,7 @@ def _find_explanation(
         sites[key_of_line],
         own_bytes[key_of_line],
         round(medians[key_of_line]),
+        next((line.holder for line in own_detail.lines_of(kind) if summary.line(line.site) == key_of_line), ""),
         round(sum(changes.values())),
         _find_common_factor([(own_bytes[key], medians[key]) for key in sites]),
         any(sites[key].user and own_bytes[key] == medians[key] >= MIN_BYTES for key in sites),

@@ -24,12 +24,15 @@ from ...reading.source_code import short_filename
 from ...reading.timeline import MEASURED
 from ..free_memory.oom import find_ooms
 from ..summary import DeviceSummary, Summary, summarize
+from ..usage.held_memory import find_line_holders
 
 CUDA = "cuda"
 """Kind of the CUDA device of a rank, independent of its number."""
 MAX_WORLD_SIZE = 999_999
 """Maximum number of ranks: an untrusted file must not choose the length of the list of missing ranks."""
 MAX_POINTS = 1000
+MIN_HELD_BYTES = 1 << 20
+"""Minimum bytes of a line for a search of what holds them."""
 MIN_TIMED_STEPS = 10
 """Minimum number of times between the ends of steps that show their noise."""
 _MAX_DEVICES = 16
@@ -183,6 +186,8 @@ class RankSummary:
 class PeakLine:
     site: Site
     bytes: int
+    holder: str
+    """Name of the objects that held half or more of the line's memory at an object scan; "" if unknown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,11 +321,17 @@ def _create_figures(trace: RecordedTrace, summary: Summary, device: DeviceSummar
 def _create_detail(trace: RecordedTrace, devices: Sequence[DeviceSummary], kinds: dict[str, str]) -> Detail:
     return Detail(
         levels=tuple(_sample_levels(trace, device.device, kinds[device.device]) for device in devices),
-        lines=tuple(
-            (kinds[device.device], tuple(PeakLine(_shorten_site(line.site), line.bytes) for line in device.peak.sites))
-            for device in devices
-        ),
+        lines=tuple((kinds[device.device], _list_peak_lines(trace, device)) for device in devices),
     )
+
+
+def _list_peak_lines(trace: RecordedTrace, device: DeviceSummary) -> tuple[PeakLine, ...]:
+    sites = device.peak.sites
+    large = [site for site in sites if site.bytes >= MIN_HELD_BYTES]
+    peak = trace.replay.peak("allocated", device.device)
+    names = [] if peak is None else find_line_holders(trace, device.device, peak, large)
+    holders = dict(zip(large, names, strict=True)) if names else {}
+    return tuple(PeakLine(_shorten_site(site.site), site.bytes, holders.get(site, "")[:_MAX_TEXT]) for site in sites)
 
 
 def _sample_levels(trace: RecordedTrace, device: str, kind: str) -> Levels:

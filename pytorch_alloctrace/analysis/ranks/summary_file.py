@@ -23,7 +23,7 @@ from ...reading.integrity import is_being_recorded, open_at_once
 from .rank_summary import Detail, Levels, RankSummary, read_session, summarize_trace
 from .typed_json import TypedJsonError, decode, encode
 
-VERSION = 6
+VERSION = 7
 """Version of the file's content. `Source.package` is checked too: another package version may judge differently."""
 PACKAGE = __version__
 SUFFIX = ".summary.json"

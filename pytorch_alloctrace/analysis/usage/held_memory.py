@@ -195,6 +195,26 @@ def find_collection(evidence: DeviceEvidence, peak: Peak, site: SiteBytes) -> He
     return HeldRow(site.bytes, site.blocks, True, holder, 1, "")
 
 
+def find_line_holders(trace: RecordedTrace, device: str, peak: Peak, sites: Sequence[SiteBytes]) -> list[str]:
+    """Return for each line the name of the objects that held half or more of its memory at a scan; "" if unknown.
+
+    The scan is the one nearest to the peak, for lines without such objects the last one.
+    """
+    names = [""] * len(sites)
+    scans = _list_scans(trace)
+    events = (_select_scan(trace, scans, target) for target in (peak.seq + 1, trace.end_seq))
+    for event in dict.fromkeys(event for event in events if event is not None):
+        live = trace.replay.live(event, device)
+        lines, total = trace.stacks.line_numbers[live["stack_id"]], int(live["requested_bytes"].sum())
+        for number, site in enumerate(sites):
+            of_line = live.take(lines == trace.stacks.line_numbers[site.stack_id])
+            size = int(of_line["requested_bytes"].sum())
+            if size and not names[number]:
+                rows = list_rows(trace, scans[event], of_line, total)[:1]
+                names[number] = next((row.holder.name for row in rows if 2 * row.bytes >= size), "")
+    return names
+
+
 def find_wide_tensors(trace: RecordedTrace, device: str, peak: Peak, total: int) -> WideTensors | None:
     """Return the object with the most bytes in elements of 8 bytes at the scan nearest to a peak of `total` bytes.
 
