@@ -13,6 +13,7 @@ from .chains import collect_links
 from .edges import How
 from .inventory import tensor_type
 from .roots import FrameRoot, ModuleRoot
+from .stores import UNKNOWN, Store, find_assignment
 
 _MAX_VISITED = 2000
 """Maximum number of references followed from the objects of one path."""
@@ -21,10 +22,11 @@ _MAX_ITEMS = 500
 _SKIPPED = (types.ModuleType, types.FrameType, types.BuiltinFunctionType, type)
 
 
-def find_back_reference(path: Sequence[Any], deadline: float) -> str:
-    """Return the attribute through which an object of a path is in a cycle, such as "Node.parent"; "" if none is found.
+def find_back_reference(path: Sequence[Any], deadline: float) -> tuple[str, Store]:
+    """Return the attribute through which an object of a path is in a cycle, such as "Node.parent", and what assigns it.
 
-    Of several objects, that nearest to the tensor counts. `deadline`: end of the search, by `time.thread_time`.
+    Of several objects, that nearest to the tensor counts. The attribute is "" if none is found. `deadline`: end of the
+    search, by `time.thread_time`.
     """
     visited_count = 0
     for start in reversed(path):
@@ -36,14 +38,14 @@ def find_back_reference(path: Sequence[Any], deadline: float) -> str:
             children = _referents(obj)
             visited_count += 1 + len(children)
             if visited_count >= _MAX_VISITED or time.thread_time() > deadline:
-                return ""
+                return "", UNKNOWN
             for child in children:
                 if child is start:
-                    return _describe(start, obj, parents)
+                    return _describe(start, obj, parents, deadline)
                 if id(child) not in parents and gc.is_tracked(child) and not access.is_a(child, _SKIPPED):
                     parents[id(child)] = obj
                     queue.append(child)
-    return ""
+    return "", UNKNOWN
 
 
 def _referents(obj: Any) -> list[Any]:
@@ -53,7 +55,7 @@ def _referents(obj: Any) -> list[Any]:
     return [] if is_passed else gc.get_referents(obj)
 
 
-def _describe(start: Any, last: Any, parents: dict[int, Any]) -> str:
+def _describe(start: Any, last: Any, parents: dict[int, Any], deadline: float) -> tuple[str, Store]:
     """Return the last attribute on the way from an object to itself, which ends with a reference from `last`.
 
     An attribute that refers to one object, such as its owner, is preferred to one with a container of objects.
@@ -67,4 +69,7 @@ def _describe(start: Any, last: Any, parents: dict[int, Any]) -> str:
         for position, (link, target) in enumerate(zip(links, nodes[1:], strict=True))
         if link.edge.how is How.ATTRIBUTE and link.edge.text != ".__self__"
     ]
-    return max(attributes)[-1] if attributes else ""
+    if not attributes:
+        return "", UNKNOWN
+    _, position, name = max(attributes)
+    return name, find_assignment(nodes[position], links[position].edge.text[1:], deadline)

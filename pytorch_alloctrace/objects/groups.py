@@ -64,7 +64,7 @@ def create_group(
     chain = _chain_to(walk, holder, number, deadline)
     if len(members) > 1:
         path = [walk.objects[object_number] for object_number in walk.path_to(number)]
-        chain = dataclasses.replace(chain, back_reference=find_back_reference(path, deadline))
+        chain = dataclasses.replace(chain, back_reference=find_back_reference(path, deadline)[0])
     return Group(
         chain,
         "",

@@ -141,6 +141,20 @@ def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadl
     return _find_definition(keeper) if filling is UNKNOWN else filling
 
 
+def find_assignment(owner: Any, attribute: str, deadline: float) -> Store:
+    """Return the line of a method that assigns an attribute of its object, also in a constructor; else `UNKNOWN`."""
+    methods = [
+        value
+        for cls in access.mro(type(owner))
+        if not _is_library_class(cls)
+        for value in access.class_dict(cls).values()
+    ]
+    for code, name_access in _read_accesses(_list_codes(methods, None), (attribute,), deadline):
+        if name_access.is_attribute and name_access.kind == ASSIGNMENT and not name_access.is_constant:
+            return _store_at(ASSIGNMENT, code, name_access.line)
+    return UNKNOWN
+
+
 def _find_filling(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadline: float) -> Store:
     """Return the line that assigns a holder or, if it is a container, fills it."""
     # An entry of a container in a container is stored by the line that fills the outermost of them.

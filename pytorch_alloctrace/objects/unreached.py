@@ -16,8 +16,8 @@ from .chains import CYCLE, GRADIENT, TENSOR_HOOK, Chain, chain_of
 from .roots import FrameRoot, ModuleRoot
 from .walk import Kind, Walk, Walker, reference_pairs
 
-_MAX_EXPANDED, _MAX_REFERRERS = 12, 2_000
-"""Maximum number of objects whose referrers are read, and of referrers collected."""
+_MAX_LEVELS, _MAX_REFERRERS = 12, 2_000
+"""Maximum number of references on a path to a tensor, and of referrers collected."""
 _MAX_CYCLE = 10_000
 """Maximum number of objects visited in the search of a cycle."""
 GARBAGE = "a reference cycle: garbage that the collector has not freed yet"
@@ -25,19 +25,39 @@ CPP_CYCLE = "a reference cycle through C++, which the collector may not detect"
 OF_CPP = "held by C++ code, or by a value in use: nothing else in Python refers to it"
 
 
-def find_referrers(
-    tensor: Any, walk: Walk, ignored: Sequence[object] = (), deadline: float = math.inf
-) -> tuple[Chain | None, str]:
-    """Return the referrer path to a tensor that the walk did not reach, or None, and why the tensor is alive.
+def find_referrers(tensor: Any, walk: Walk) -> tuple[Chain | None, str]:
+    """Return the referrer path to a tensor that the walk did not reach, or None, and why the tensor is alive."""
+    [(objects, is_cycle)] = find_paths([tensor], walk)
+    return describe_path(objects, is_cycle=is_cycle)
 
-    `ignored`: objects of this package that refer to the tensor. `deadline`: end of the search, by `time.thread_time`.
+
+def find_paths(
+    tensors: Sequence[Any], walk: Walk, ignored: Sequence[object] = (), deadline: float = math.inf
+) -> list[tuple[list[Any], bool]]:
+    """Return for each tensor the objects that lead to it, the tensor last, and whether they begin in a cycle.
+
+    The walk did not reach the tensors. `ignored`: objects of this package that refer to the tensors. `deadline`: end of
+    the search, by `time.thread_time`.
     """
-    objects, is_cycle = _follow_referrers(tensor, walk, {id(ignored), *map(id, ignored)}, deadline)
+    search = ReferrerSearch(tensors, walk, {id(ignored), *map(id, ignored)})
+    while True:
+        paths = [search.find_path(tensor) for tensor in tensors]
+        is_late = search.has_begun and time.thread_time() > deadline
+        if search.has_ended or is_late or all(is_cycle for _, is_cycle in paths):
+            return paths
+        del paths  # it refers to the tensors
+        search.read_level()
+
+
+def describe_path(objects: list[Any], *, is_cycle: bool, deadline: float = math.inf) -> tuple[Chain | None, str]:
+    """Return the referrer path of objects as of `find_paths`, None of a tensor alone, and why the tensor is alive."""
     if len(objects) < 2:
         return None, OF_CPP
     chain = chain_of(objects, deadline=deadline)
     if is_cycle:
-        chain = dataclasses.replace(chain, back_reference=find_back_reference(objects, deadline))
+        back_reference, store = find_back_reference(objects, deadline)
+        store = store if store.line else chain.store
+        chain = dataclasses.replace(chain, back_reference=back_reference, store=store)
     return _describe_cycle(chain) if is_cycle else (chain, OF_CPP.replace("it", "that"))
 
 
@@ -64,46 +84,71 @@ def find_cycle(tensor: Any, walker: Walker, walk: Walk, seconds: float) -> tuple
     return _describe_cycle(chain_of([*path[1 if is_context else 0 :], tensor]))
 
 
-def _follow_referrers(tensor: Any, walk: Walk, ignored_ids: set[int], deadline: float) -> tuple[list[Any], bool]:
-    """Return the objects that lead to a tensor, and whether they begin in a cycle."""
-    child_of: dict[int, Any] = {}
-    visited: dict[int, Any] = {id(tensor): tensor}
-    references: dict[int, list[int]] = {}  # ids of the visited objects that each object refers to
-    position = 0
-    queue = [tensor]
-    ignored_ids |= {id(child_of), id(visited), id(queue), id(walk.objects), id(walk.index)}
-    for root in walk.objects:
-        if type(root) is FrameRoot:
-            ignored_ids |= {id(root.variables), *map(id, root.variables)}
-    top_object: Any = None
-    while (
-        position < len(queue)
-        and len(queue) < _MAX_REFERRERS
-        and position < _MAX_EXPANDED
-        and (not position or time.thread_time() < deadline)  # a call of gc.get_referrers visits all objects
-    ):
-        obj = queue[position]
-        position += 1
-        referrers = gc.get_referrers(obj)
-        for referrer in referrers:
+class ReferrerSearch:
+    """The objects that refer to some tensors, directly or not, read level by level for all of the tensors at once.
+
+    `gc.get_referrers` visits all objects of the process, however many referrers it is asked for.
+    """
+
+    def __init__(self, tensors: Sequence[Any], walk: Walk, ignored_ids: set[int]) -> None:
+        self._walk = walk
+        self._objects: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
+        self._referrers: dict[int, list[Any]] = {}  # by the id of the object that they refer to
+        self._level = list(tensors)
+        self._depth = 0
+        self._ignored_ids = ignored_ids | {id(walk.objects), id(walk.index), id(tensors)}
+        self._ignored_ids |= {id(self.__dict__), id(self._objects), id(self._referrers)}
+        for root in walk.objects:
+            if type(root) is FrameRoot:
+                self._ignored_ids |= {id(root.variables), *map(id, root.variables)}
+
+    @property
+    def has_begun(self) -> bool:
+        return self._depth > 0
+
+    @property
+    def has_ended(self) -> bool:
+        return not self._level or self._depth >= _MAX_LEVELS or len(self._objects) >= _MAX_REFERRERS
+
+    def read_level(self) -> None:
+        """Read the objects that refer to those of the last level."""
+        level, self._level = self._level, []
+        ids = {id(obj) for obj in level}
+        own_ids = {id(level), id(self._level), *map(id, self._referrers.values())}
+        self._depth += 1
+        for referrer in gc.get_referrers(*level):
             if (
-                id(referrer) in ignored_ids
-                or id(referrer) in walk.index
+                id(referrer) in self._ignored_ids
+                or id(referrer) in self._walk.index
                 or access.has_exact_type(referrer, (types.FrameType, FrameRoot, ModuleRoot))
+                or id(referrer) in own_ids
             ):
                 continue
-            references.setdefault(id(referrer), []).append(id(obj))
-            if id(referrer) in visited:
-                # Two paths to the same object are not yet a cycle.
-                if (referrer is not tensor or len(queue) > 1) and _is_reachable(id(obj), id(referrer), references):
-                    return _build_chain(referrer, obj, child_of, visited), True
-                continue
-            visited[id(referrer)] = referrer
-            child_of[id(referrer)] = obj
-            queue.append(referrer)
-        del referrers
-    top_object = queue[min(position, len(queue) - 1)] if position >= len(queue) else queue[position]
-    return _build_chain(top_object, None, child_of, visited), False
+            for referent in gc.get_referents(referrer):
+                if id(referent) in ids:
+                    self._referrers.setdefault(id(referent), []).append(referrer)
+            if id(referrer) not in self._objects:
+                self._objects[id(referrer)] = referrer
+                self._level.append(referrer)
+
+    def find_path(self, tensor: Any) -> tuple[list[Any], bool]:
+        """Return the objects that lead to a tensor, as far as they are known, and whether they begin in a cycle."""
+        child_of: dict[int, Any] = {}
+        visited: dict[int, Any] = {id(tensor): tensor}
+        references: dict[int, list[int]] = {}  # ids of the visited objects that each object refers to
+        queue = [tensor]
+        for obj in queue:
+            for referrer in self._referrers.get(id(obj), ()):
+                references.setdefault(id(referrer), []).append(id(obj))
+                if id(referrer) in visited:
+                    # Two paths to the same object are not yet a cycle.
+                    if (referrer is not tensor or len(queue) > 1) and _is_reachable(id(obj), id(referrer), references):
+                        return _build_chain(referrer, obj, child_of, visited), True
+                    continue
+                visited[id(referrer)] = referrer
+                child_of[id(referrer)] = obj
+                queue.append(referrer)
+        return (_build_chain(queue[-1], None, child_of, visited) if len(queue) > 1 else [tensor]), False
 
 
 def _is_reachable(start_id: int, end_id: int, references: dict[int, list[int]]) -> bool:

@@ -13,15 +13,15 @@ from .groups import Group, sample_addresses
 from .holder_search import Members, total_bytes
 from .inventory import TENSORS_PER_CHECK, select_instances, storage_of, tensor_type
 from .stores import UNKNOWN
-from .unreached import CPP_CYCLE, GARBAGE, find_cycle, find_referrers
+from .unreached import CPP_CYCLE, GARBAGE, describe_path, find_cycle, find_paths
 from .walk import MAX_OBJECTS, Walk, Walker
 
 _CPP_SAMPLES = 16
 """Maximum number of unreached tensors of which it is examined whether a Python object refers to them."""
 _MIN_UNREACHED_S = 0.02
 """Minimum seconds of a walk from unreached tensors, even past the deadline."""
-_SAMPLES, _MIN_SAMPLES = 5, 2
-"""Approximate number of unreached tensors whose referrers are followed, and the number followed past the deadline."""
+_SAMPLES = 5
+"""Approximate number of unreached tensors whose referrers are followed."""
 
 
 def find_unreached_tensors(walk: Walk) -> list[Any]:
@@ -72,30 +72,30 @@ def find_tensor_cycles(walker: Walker, walk: Walk, tensors: list[Any], deadline:
 def find_garbage(walker: Walker, walk: Walk, tensors: list[Any], deadline: float, last_deadline: float) -> list[Group]:
     """Return a group of the tensors to which no root leads, if most of a few samples are in cycles of the same owner.
 
-    `deadline`: after it only `_MIN_SAMPLES` are followed, until `last_deadline`.
+    The search of referrers does not begin after `deadline`, and ends at `last_deadline`.
     """
     if time.thread_time() > deadline:
         return []
-    samples_by_owner: dict[str, list[tuple[Chain, str]]] = {}
-    samples = tensors[:: max(1, len(tensors) // _SAMPLES)]
-    read = 0
-    for tensor in samples:
-        if read >= _MIN_SAMPLES and time.thread_time() > deadline:
-            break
-        read += 1
-        chain, note = find_referrers(tensor, walk, [tensors, samples], last_deadline)
+    seconds = max((last_deadline - time.thread_time()) / 2, _MIN_UNREACHED_S)
+    below = walker.walk_unreached(walk, tensors, seconds, MAX_OBJECTS)
+    # Parameters refer to gradients in C++, so these are in no cycle.
+    candidates = [tensor for tensor in tensors if id(tensor) not in below.gradients] or tensors
+    samples = candidates[:: max(1, len(candidates) // _SAMPLES)]
+    chains_by_owner: dict[str, list[tuple[Chain, str]]] = {}
+    for objects, is_cycle in find_paths(samples, walk, [tensors, candidates, samples, below.objects], last_deadline):
+        chain, note = describe_path(objects, is_cycle=is_cycle, deadline=last_deadline) if is_cycle else (None, "")
         # A tensor that is in no cycle may be held by a library.
         if chain is not None and note in (GARBAGE, CPP_CYCLE):
             owner = chain.holder.partition(".")[0].partition("[")[0]
-            samples_by_owner.setdefault(owner, []).append((chain, note))
-    owner, largest = max(samples_by_owner.items(), key=lambda item: len(item[1]), default=("", []))
-    if 2 * len(largest) <= read:  # several kinds, or no name
+            chains_by_owner.setdefault(owner, []).append((chain, note))
+    owner, largest = max(chains_by_owner.items(), key=lambda item: len(item[1]), default=("", []))
+    if 2 * len(largest) <= len(samples):  # several kinds, or no name
         return []
     chain, note = largest[0]
     if any(other.holder != chain.holder for other, _ in largest):
-        chain = dataclasses.replace(chain, path=owner, holder=owner, container="", containers=(), store=UNKNOWN)
-    seconds = max(last_deadline - time.thread_time(), _MIN_UNREACHED_S)
-    members = _members_of(walk, walker.walk_unreached(walk, tensors, seconds, MAX_OBJECTS))
+        store = chain.store if len({other.store for other, _ in largest}) == 1 else UNKNOWN
+        chain = dataclasses.replace(chain, path=owner, holder=owner, container="", containers=(), store=store)
+    members = _members_of(walk, below)
     return [Group(chain, note, len(members), total_bytes(members), sample_addresses(members))]
 
 

@@ -272,16 +272,16 @@ class Walker:
                 self._next_number = self._follow_references(walk, self._next_number, deadline, objects)
         walk.prefer(self.rank)
 
-    def walk_unreached(self, walk: Walk, tensors: list[Any], seconds: float, objects: int) -> Walk:
-        """Walk from tensors that the walk did not reach. The objects of the walk are not visited again."""
+    def walk_unreached(self, walk: Walk, roots: list[Any], seconds: float, objects: int) -> Walk:
+        """Walk from objects that the walk did not reach. The objects of the walk are not visited again."""
         more = Walk(index=dict.fromkeys(walk.index, -1))
-        for tensor in tensors:
-            if id(tensor) not in more.index:
-                self.kind(type(tensor))  # for `_follow_references`
-                number = more.index[id(tensor)] = len(more.objects)
-                more.objects.append(tensor)
+        for root in roots:
+            if id(root) not in more.index:
+                kind = self.kind(type(root))
+                number = more.index[id(root)] = len(more.objects)
+                more.objects.append(root)
                 more.parents.append(number)
-                more.tensors.append(number)
+                more.tensors += [number] if kind is _TENSOR else []
         library_classes, self._library_classes = self._library_classes, []  # their numbers are those of the first walk
         try:
             self._follow_references(more, 0, time.thread_time() + seconds, objects)

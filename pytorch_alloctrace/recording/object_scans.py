@@ -69,11 +69,11 @@ MAX_WAIT_S = 1.0
 """Maximum seconds that the final scan waits for a running scan."""
 MAX_SCAN_S = 0.1
 """Maximum seconds of one scan before the end."""
-MAX_OUT_OF_MEMORY_SCAN_S = 0.4
+MAX_OUT_OF_MEMORY_SCAN_S = 1.0
 """The same at an out-of-memory error. These scans may exceed the time of all scans by it."""
 MIN_SCAN_S = 0.003
 """Minimum seconds of one scan: with less time available, none runs."""
-MAX_FINAL_SCAN_S = 0.5
+MAX_FINAL_SCAN_S = 1.0
 """Maximum seconds of the final scan. Used up only if many tensors are not reached from the program's variables."""
 REQUESTED_SCAN_S = 5.0
 """Maximum seconds of a scan that `Session.diagnose` requests."""

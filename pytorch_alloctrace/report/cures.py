@@ -18,7 +18,6 @@ from ..analysis.leaks.leak import (
     Leak,
     NoHolder,
 )
-from ..analysis.usage.operations import Operation
 from ..analysis.usage.roles import ModelOrigin
 from ..reading.sites import Site
 from . import units
@@ -39,25 +38,6 @@ NO_GRAD_IN_THREAD = (
     " that enters them"
 )
 SHARE_MODEL = "make one model and share it, also between threads"
-FOREACH_CURE = "foreach=False or fused=True in the optimizer, which make no such copies"
-CURE_BY_OPERATION = {
-    Operation.LOSS: "a part of the rows at a time, each with its own backward; and `del` of logits that are no longer "
-    "needed",
-    Operation.RESIZE: "resize a few at a time, and reduce each result (a threshold, `.byte()`, `.cpu()`) before the "
-    "next",
-    Operation.UPCAST: "leave the conversion out, or convert only the part that is used or trained",
-    Operation.REDUCE: "a function that does not store them (torch.cdist, matmul, einsum), or the work in chunks",
-    Operation.GATHER: "fewer indices at a time, such as the neighbours of some of the nodes; or a product with a "
-    "sparse matrix (torch.sparse.mm) or `index_add_` in chunks, which store no row for each index",
-    Operation.BROADCAST: "chunks of one side; a function that does not store all pairs (torch.cdist, matmul); if only "
-    "matching pairs are used, compute only those",
-    Operation.JOIN: "reduce each part before it is collected, or collect the parts on the CPU (`.cpu()`)",
-    Operation.REPEAT: "`expand`, which copies nothing",
-    Operation.CHECKPOINT: "larger parts, such as whole blocks: the checkpoint of a single linear layer saves nothing, "
-    "as the layer keeps no more than its input anyway",
-    Operation.STEP: FOREACH_CURE,
-}
-"""Clauses on how a line needs less memory, by its operation."""
 _MAX_VIEW_SHARE = 0.5
 """Maximum share of their memory that tensors use, for `clone()` to be a cure."""
 _EXPRESSION = re.compile(r"[\w.]+")

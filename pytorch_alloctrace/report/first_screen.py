@@ -48,7 +48,7 @@ _LABEL = 8  # columns
 _BAR_WIDTH = 12
 _PACKAGE_LINES = 2  # below a line that calls a package
 _MIN_SOURCE = _MIN_COMMAND = 12  # columns
-_ADVICE_LINES, _MIN_PEAK_LINES = 4, 3
+_ADVICE_LINES, _MIN_PEAK_LINES = 5, 3
 _INCOMPLETE_LINES = 3
 _ROLE_MARKS, _PLAIN_ROLE_MARKS = "█▓▒░", "#=-."
 _ROLE_STYLES = ("cyan", "green", "magenta", "yellow")
@@ -81,15 +81,17 @@ def write_first_screen(summary: Summary, screen: Screen) -> None:
     in_full = _select_in_full(findings, summary)
     header = _list_header(summary, devices, screen, names)
     room = LINES - len(header) - 1
+    # A problem of live memory has its own advice.
+    advises = all(finding.kind in _INEFFICIENCIES for finding in in_full)
+    advice = peak_advice(devices[0], names) if devices and advises and devices[0].device not in HOST_DEVICES else []
+    max_lines = _ONLY_FINDING_LINES if len(in_full) == 1 and not advice else _FINDING_LINES
     for short_lines in range(_MAX_SHORT_LINES, 0, -1):
-        ending = _list_ending(summary, findings, in_full, screen, names, short_lines)
+        ending = _list_ending(summary, findings, in_full, screen, names, short_lines, max_lines)
         line_count = len(ending) - 1 - (-cell_len(ending[-1].plain) // screen.width)  # the command may need several
         if line_count <= room:
             break
     room -= line_count + 1
-    # A problem of live memory has its own advice.
-    advises = all(finding.kind in _INEFFICIENCIES for finding in in_full)
-    peak = _list_peak(summary, devices[0], screen, names, room, advises=advises) if devices and room > 0 else []
+    peak = _list_peak(summary, devices[0], screen, names, room, advice) if devices and room > 0 else []
     for part in (header, peak, ending):
         screen.lines([Text(), *part] if part and part is not header else part)
 
@@ -154,7 +156,7 @@ def _list_devices(devices: Sequence[DeviceSummary], screen: Screen) -> list[Text
 
 
 def _list_peak(
-    summary: Summary, device: DeviceSummary, screen: Screen, names: SiteNames, room: int, *, advises: bool
+    summary: Summary, device: DeviceSummary, screen: Screen, names: SiteNames, room: int, advice: Sequence[str]
 ) -> list[Text]:
     """Return the memory over time, the roles and largest lines of the peak, and advice, in at most `room` lines."""
     peak, lines = device.peak, []
@@ -172,12 +174,11 @@ def _list_peak(
         lines.append(_describe_site(site, peak.bytes, screen, names))
         for line in package_lines.lines[:_PACKAGE_LINES] if package_lines is not None else ():
             lines += screen.brief(_describe_package_line(line, peak.bytes, screen, names), 0, 1, style="dim")
-    advice: list[Text] = []
-    if advises and device.device not in HOST_DEVICES:
-        for sentence in peak_advice(device, names):
-            paragraph = screen.brief(sentence, 0, _ADVICE_LINES)
-            advice += paragraph if _MIN_PEAK_LINES + len(advice) + len(paragraph) <= room else []
-    return lines[: room - len(advice)] + advice
+    paragraphs: list[Text] = []
+    for sentence in advice:
+        paragraph = screen.brief(sentence, 0, _ADVICE_LINES)
+        paragraphs += paragraph if _MIN_PEAK_LINES + len(paragraphs) + len(paragraph) <= room else []
+    return lines[: room - len(paragraphs)] + paragraphs
 
 
 def _describe_site(site: SiteBytes, total: int, screen: Screen, names: SiteNames) -> Text:
@@ -230,10 +231,11 @@ def _list_ending(
     screen: Screen,
     names: SiteNames,
     short_lines: int,
+    max_lines: int,
 ) -> list[Text]:
     """Return what was not recorded, the findings, the most severe last, and the next command.
 
-    short_lines: maximum number of lines of each finding that is not shown in full.
+    short_lines: maximum number of lines of each finding that is not shown in full. max_lines: of each other finding.
     """
     paragraphs = [] if summary.devices else [screen.brief(no_allocations(summary), 0, _INCOMPLETE_LINES)]
     lines = []
@@ -250,7 +252,6 @@ def _list_ending(
     if child is not None:
         lines += screen.brief(Text(child, style="bold red"), 0, 2, hanging=_INDENT)
     paragraphs += [lines] if lines else []
-    max_lines = _ONLY_FINDING_LINES if len(in_full) == 1 else _FINDING_LINES
     paragraphs += [_list_finding(finding, screen, names, max_lines) for finding in reversed(in_full)]
     kind = "leak" if child is not None and not in_full else next((f.kind for f in (*in_full, *findings)), "")
     paragraphs.append([_make_command(kind, summary, screen)])

@@ -17,10 +17,10 @@ from . import units
 from .cures import (
     AUTOCAST_CURE,
     BACKWARD_EACH,
-    CURE_BY_OPERATION,
     NO_GRAD,
     NO_GRAD_IN_THREAD,
     cure,
+    cure_garbage,
     cure_holder,
     describe_autocast,
     describe_checkpointing,
@@ -42,11 +42,13 @@ from .oom_model_causes import (
     describe_checkpoint,
     describe_copies,
     describe_former_training,
+    describe_large_parameter,
     describe_many_models,
     describe_model,
     describe_optimizer_state,
     describe_optimizer_step,
 )
+from .operations import CURE_BY_OPERATION, WHAT_BY_OPERATION
 from .site_names import SiteNames
 
 _MIN_KEPT_STEPS = 3  # with live blocks of one line, to call the blocks kept from step to step
@@ -58,9 +60,9 @@ _MIN_GROWTH = 2  # of a line's largest request, to mention the one before
 _ARITHMETIC = re.compile(r" [-+*/] |\b(div|mul|add|sub|exp|softmax|relu|sigmoid|tanh|masked_fill|where)\(")
 _CURE_OF_LARGER_INPUT = (
     "if this input is larger than those before, process it in parts (tiles of an image, chunks of a sequence), or "
-    "bound its size; "
+    "bound its size (of a padded batch: number times longest); "
 )
-_ANYWHERE = (Operation.LOSS, Operation.UPCAST, Operation.REDUCE, Operation.GATHER, Operation.BROADCAST)
+_ANYWHERE = frozenset(Operation) - {Operation.RESIZE, Operation.JOIN, Operation.REPEAT, Operation.WRITTEN_OUT}
 """Operations with a cure of their own, also within a module."""
 _IN_TRACEBACK = re.compile(r" in the traceback of ([^\s,]+)")
 _FUSED_ATTENTION = "torch.nn.functional.scaled_dot_product_attention (nn.MultiheadAttention: need_weights=False)"
@@ -156,6 +158,19 @@ def _describe_exception(failure: OutOfMemory, names: SiteNames) -> CauseText:
             " `str(error)`, or call `traceback.clear_frames(error.__traceback__)`, and try again outside of the"
             " `except` block."
         ],
+    )
+
+
+def _describe_garbage(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    row = failure.program.garbage
+    assert row is not None, "this cause requires garbage"
+    line, stack = line_to_change(row.holder, *largest_site(failure))
+    return CauseText(
+        f"Garbage holds {with_share(row.bytes, failure)}: reference cycles that Python's collector has not freed",
+        line,
+        stack,
+        [f"Nothing in the program leads to {names.referrer(row.holder.names[0])}.", *list_roles(failure)],
+        [f"{cure_garbage(row.holder.back_reference)} The collector runs seldom, and not after `gc.disable()`."],
     )
 
 
@@ -315,11 +330,11 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
     if failure.verdict != TOO_LARGE and (joined := _find_joined(failure)) is not None:
         return _describe_joined(joined, failure, names)
     why = []
-    title = f"{names.site(failure.site)} requests {with_share(failure.requested_bytes, failure)} at once"
+    line, request = names.site(failure.site), with_share(failure.requested_bytes, failure)
+    title = f"{line} requests {request} at once"
     operation = find_operation(failure.site, [])
     is_larger = failure.requested_bytes >= _MIN_GROWTH * program.largest_before_bytes > 0
-    if is_larger:
-        title += f", and at most {units.size(program.largest_before_bytes)} before"
+    larger = _CURE_OF_LARGER_INPUT if is_larger else ""
     if failure.verdict == TOO_LARGE:
         max_possible, device = units.size(failure.max_possible_bytes or 0), units.size(failure.device_bytes or 0)
         why.append(f"The device has {device}, and at most {max_possible} can be allocated: freeing cannot help.")
@@ -327,14 +342,12 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
         why.append(describe_usage(failure))
     if program.outer_count and not program.is_attention:
         count = units.number(program.outer_count)
-        why.append(
-            f"The request has {count} x {count} elements, and two tensors of {count} elements are live: shapes"
-            f" ({count}, 1) and ({count},) broadcast to ({count}, {count})."
-        )
+        title = f"{line} broadcasts two tensors of {count} elements to {count} x {count}, and requests {request}"
         remedy = (
-            "if this is not intended, give both tensors the same shape, such as prediction.squeeze(-1); else process"
-            " the pairs in chunks"
+            f"if this is not intended, give both the same shape, such as x.squeeze(-1): shapes ({count}, 1) and"
+            f" ({count},) become ({count}, {count}); else process the pairs in chunks"
         )
+        larger = ""
     elif program.is_attention:
         remedy = (
             f"{_FUSED_ATTENTION}, which does not store the attention matrix; shorter sequences, or chunks of the"
@@ -347,18 +360,22 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
             "process the pairs in chunks, or store only those that count, as a sparse tensor or a list of edges; if it"
             " is not intended, check the shapes for a broadcast"
         )
+    elif operation is not None and (operation in _ANYWHERE or program.request_use == causes.KEPT):
+        title = f"{line} {WHAT_BY_OPERATION[operation]}, and requests {request} at once"
+        remedy = f"{CURE_BY_OPERATION[operation]}{'; ' if larger else ''}{larger.removesuffix('; ')}"
+        larger = ""
     elif program.request_use == causes.KEPT:
         remedy = "process the data in chunks, or request less: check the shapes for an unintended broadcast"
-    elif operation in _ANYWHERE:
-        remedy = CURE_BY_OPERATION[operation]
     else:
         remedy = "smaller requests (a smaller batch, chunks), or several devices"
+    if is_larger:
+        title += f", and at most {units.size(program.largest_before_bytes)} before"
     return CauseText(
         title,
         failure.site,
         failure.request.stack_id,
         why,
-        [f"What helps: {_CURE_OF_LARGER_INPUT if is_larger else ''}{_cure_copy(failure, names)}{remedy}."],
+        [f"What helps: {larger}{_cure_copy(failure, names)}{remedy}."],
     )
 
 
@@ -384,7 +401,8 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     site, stack = top_line(sites, failure) if forwards is None else (forwards.site.site, forwards.site.stack_id)
     attention = f"{_FUSED_ATTENTION}, which does not store the attention matrices; " if program.stores_attention else ""
     special = attention
-    if sites and (operation := find_operation(sites[0].site, [])) in _ANYWHERE:
+    operation = find_operation(sites[0].site, []) if sites else None
+    if operation in _ANYWHERE or operation is Operation.WRITTEN_OUT:
         of_request = failure.requested_bytes if sites[0].site == failure.site else 0
         special = f"{CURE_BY_OPERATION[operation]}; " if 2 * (sites[0].bytes + of_request) >= size else attention
     help_texts = [
@@ -399,17 +417,12 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
             help_texts[0] = f"What helps: {no_grad} In training, {help_texts[0].removeprefix('What helps: ')}"
         else:
             help_texts.append(f"{no_grad[:1].upper()}{no_grad[1:]}")
-    why = list_lines(sites, names)
+    title = f"The {subject} at {names.site(site)} fill {failure.device}: {with_share(size, failure)} with the request"
     if failure.requested_bytes >= _MIN_GROWTH * program.largest_before_bytes > 0:
         before = units.size(program.largest_before_bytes)
-        why.append(f"The largest allocation of the request's line before was {before}: the inputs are larger now.")
-    return CauseText(
-        f"The {subject} at {names.site(site)} fill {failure.device}: {with_share(size, failure)} with the request",
-        site,
-        stack,
-        why,
-        help_texts,
-    )
+        title += f" of {units.size(failure.requested_bytes)}, of whose line the largest before was {before}"
+        help_texts[0] = f"What helps: {_CURE_OF_LARGER_INPUT}{help_texts[0].removeprefix('What helps: ')}"
+    return CauseText(title, site, stack, list_lines(sites, names), help_texts)
 
 
 def _describe_forward(failure: OutOfMemory, names: SiteNames) -> CauseText:
@@ -484,6 +497,7 @@ def _forwards(failure: OutOfMemory) -> Forwards:
 
 _DESCRIBE: dict[str, Callable[[OutOfMemory, SiteNames], CauseText]] = {
     causes.KEPT_EXCEPTION: _describe_exception,
+    causes.GARBAGE: _describe_garbage,
     causes.AUTOCAST_CACHE: _describe_autocast,
     causes.CARRIED_GRAPH: _describe_carried_graph,
     causes.NO_BACKWARD: _describe_no_backward,
@@ -493,6 +507,7 @@ _DESCRIBE: dict[str, Callable[[OutOfMemory, SiteNames], CauseText]] = {
     causes.UNUSED_VARIABLES: _describe_unused,
     causes.COLLECTED: _describe_collected,
     causes.FORMER_TRAINING: describe_former_training,
+    causes.LARGE_PARAMETER: describe_large_parameter,
     causes.MANY_MODELS: describe_many_models,
     causes.CHECKPOINT: describe_checkpoint,
     causes.OPTIMIZER_STATE: describe_optimizer_state,

@@ -6,7 +6,6 @@ from ..analysis.free_memory import program_memory as causes
 from ..analysis.free_memory.oom import OutOfMemory
 from . import units
 from .cures import (
-    FOREACH_CURE,
     SHARE_MODEL,
     quote,
 )
@@ -20,6 +19,7 @@ from .oom_cause_text import (
     top_line,
     with_share,
 )
+from .operations import FOREACH_CURE
 from .site_names import SiteNames
 
 _MIN_REST = 0.1  # of what the process may use, beside the model, for a smaller batch to help
@@ -82,6 +82,28 @@ def describe_former_training(failure: OutOfMemory, names: SiteNames) -> CauseTex
         [
             "What helps: when a model is trained, del its optimizer, also in what is kept of the stage, and call"
             " `zero_grad(set_to_none=True)`; or del the model, if it is done."
+        ],
+    )
+
+
+def describe_large_parameter(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    parameter = failure.program.large_parameter
+    assert parameter is not None, "this cause requires a parameter"
+    site = parameter.site
+    name = f"`{parameter.name}`" if parameter.name else "a parameter"
+    by_role = failure.program.bytes_by_role
+    parts = ["its gradient"] if by_role["gradient"] or failure.request.node_type else []
+    parts += ["its optimizer state"] if by_role["optimizer state"] or failure.program.in_optimizer else []
+    beside = f" with {' and '.join(parts)}" if parts else ""
+    return CauseText(
+        f"One parameter, {name} of {names.site(site.site)}, takes {with_share(parameter.bytes, failure)}{beside}",
+        site.site,
+        site.stack_id,
+        [f"It has {units.size(site.bytes)}, and so has each of these.", *list_roles(failure)],
+        [
+            "What helps, if it is an embedding: fewer rows (number the ids that occur from 0 on), or `sparse=True` with"
+            " SGD or SparseAdam, whose gradients have only the rows in use; else an optimizer with less state, lower"
+            " precision, or a smaller layer."
         ],
     )
 

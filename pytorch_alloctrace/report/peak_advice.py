@@ -10,11 +10,13 @@ from ..analysis.leaks.leak import UNUSED, Doubt, Growth
 from ..analysis.summary import MIN_ACTIVATION_SHARE, MIN_ROLE_SHARE, AllPairs, DeviceSummary, Holding
 from ..analysis.usage.held_memory import MIN_PEAK_SHARE
 from ..analysis.usage.operations import Operation
+from ..reading.sites import SiteBytes
 from . import units
-from .cures import BACKWARD_EACH, CURE_BY_OPERATION, describe_checkpointing, quote
+from .cures import BACKWARD_EACH, describe_checkpointing, quote
 from .growth import describe_store
 from .holders import describe_row
 from .oom_cause_text import list_variables
+from .operations import CURE_BY_OPERATION, WHAT_BY_OPERATION
 from .site_names import SiteNames
 
 _MIN_LOADED_SHARE = 0.25
@@ -22,6 +24,8 @@ _MIN_LOADED_SHARE = 0.25
 _MIN_STEP_SHARE = 0.1
 """Minimum share of the peak of the copies in the step of an optimizer."""
 _MIN_ADVISED_BYTES = 64 << 20
+_MAX_OPERATIONS = 2
+"""Maximum number of lines of which the operation is advised on, the most bytes first."""
 _CURE_BY_TYPE = {
     "float64": "`.float()` of it halves it, and what is computed from it",
     "int64": "store a smaller type (int32, uint8) and convert the part in use (`.long()`), or count without storing "
@@ -38,18 +42,6 @@ _ADVICE_BY_ROLE = {
     "no longer needed before the peak, or keep less of it: a copy on the CPU (`.cpu()`), a number (`.item()`).",
     "parameter": "Parameters are {share} of this peak{line}. What lowers it: `del` models that are no longer used, or "
     "move them to the CPU; lower precision (`.half()`); a smaller model.",
-}
-_TITLE_BY_OPERATION = {
-    Operation.LOSS: "{line} computes a loss of all logits at once, in float32: {size} of it",
-    Operation.RESIZE: "{line} resizes all at once: {size} of it",
-    Operation.UPCAST: "{line} makes copies in higher precision: {size} of it",
-    Operation.REDUCE: "{line} makes tensors of {size} only to reduce them",
-    Operation.GATHER: "{line} copies a row for each index: {size} of it",
-    Operation.BROADCAST: "{line} broadcasts tensors to {size}",
-    Operation.JOIN: "{line} joins tensors into {size}",
-    Operation.REPEAT: "{line} repeats values: {size} of it",
-    Operation.CHECKPOINT: "{line} checkpoints parts of the model, and keeps what they take and return: {size} of it",
-    Operation.STEP: "{line} makes temporary copies in the optimizer's step: {size} of it",
 }
 
 
@@ -129,13 +121,23 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
 
 
 def _advise_on_operation(holding: Holding, names: SiteNames) -> list[str]:
-    """Return a sentence on the line with the most bytes if its operation is known to make large tensors."""
-    rows = zip(holding.sites, holding.operations, strict=True)
-    site, operation = max(rows, key=lambda row: row[0].bytes, default=(None, None))
-    if site is None or operation is None or site.bytes < max(MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES):
-        return []
+    """Return a sentence on the largest line whose operation is known to make large tensors."""
     activations = sum(part.bytes for part in holding.roles.roles if part.role == "activation")
-    if operation in (Operation.JOIN, Operation.REPEAT) and activations >= MIN_ACTIVATION_SHARE * holding.bytes:
+    is_training = activations >= MIN_ACTIVATION_SHARE * holding.bytes
+    rows = sorted(zip(holding.sites, holding.operations, strict=True), key=lambda row: -row[0].bytes)
+    # Activations are of many lines. Of a few large tensors, one may be computed from another.
+    for site, operation in rows[: 1 if is_training else _MAX_OPERATIONS]:
+        if operation is not None and site.bytes >= max(MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES):
+            return _describe_operation(site, operation, holding, names, is_training=is_training)
+    return []
+
+
+def _describe_operation(
+    site: SiteBytes, operation: Operation, holding: Holding, names: SiteNames, *, is_training: bool
+) -> list[str]:
+    if is_training and operation in (Operation.JOIN, Operation.REPEAT):
+        return []
+    if not is_training and operation is Operation.WRITTEN_OUT:
         return []
     # The parts may be of the same line.
     size = min(site.largest_bytes, site.bytes) if operation is Operation.JOIN else site.bytes
@@ -143,8 +145,8 @@ def _advise_on_operation(holding: Holding, names: SiteNames) -> list[str]:
         size -= sum(part.bytes for part in holding.roles.roles if part.role == "optimizer state")
         if size < max(_MIN_STEP_SHARE * holding.bytes, _MIN_ADVISED_BYTES):
             return []
-    title = _TITLE_BY_OPERATION[operation].format(line=names.site(site.site), size=units.size(size))
-    return [f"{title}. What lowers it: {CURE_BY_OPERATION[operation]}."]
+    line, what = names.site(site.site), WHAT_BY_OPERATION[operation]
+    return [f"{line} {what}: {units.size(size)} of it. What lowers it: {CURE_BY_OPERATION[operation]}."]
 
 
 def _advise_on_role(holding: Holding, names: SiteNames) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from ..analysis.free_memory.inefficiency import Inefficiency
-from ..analysis.free_memory.program_memory import AUTOCAST_CACHE
+from ..analysis.free_memory.program_memory import AUTOCAST_CACHE, GARBAGE
 from ..analysis.free_memory.unused_gradients import UNUSED_GRADIENTS
 from ..analysis.free_memory.unused_graph import UNUSED_GRAPH
 from ..analysis.leaks.growth import StepGrowth
@@ -103,6 +103,8 @@ def _is_of_leaked_graph(inefficiency: Inefficiency, device: DeviceSummary) -> bo
 def _is_described(inefficiency: Inefficiency, device: DeviceSummary) -> bool:
     """Return whether the finding on a failed allocation or on a leak describes an inefficiency."""
     failure = device.failure
+    if inefficiency.kind == GARBAGE:
+        return failure is not None and failure.cause == GARBAGE
     if inefficiency.kind == "autocast":
         holders = [leak.holder for leak in device.leaks.leaks]
         is_leak = any(holder is not None and holder.through == AUTOCAST for holder in holders)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
 from pytorch_alloctrace.objects.back_references import find_back_reference
+from pytorch_alloctrace.objects.stores import UNKNOWN
 
 
 class Node:
@@ -33,7 +35,7 @@ class Slotted:
 
 
 def find(*path: Any) -> str:
-    return find_back_reference(path, math.inf)
+    return find_back_reference(path, math.inf)[0]
 
 
 def test_attribute_that_refers_back_is_named() -> None:
@@ -41,6 +43,16 @@ def test_attribute_that_refers_back_is_named() -> None:
     child = Node(root)
     assert find(root, root.children, child, child.state) == "Node.parent"
     assert find(child, root, child.state) == "Node.parent", "not children, which has a list of objects"
+
+
+def test_line_that_assigns_the_attribute_is_found() -> None:
+    root = Node()
+    child = Node(root)
+
+    _, store = find_back_reference([child, root, child.state], math.inf)
+
+    source = Path(__file__).read_text().splitlines()[store.line - 1]
+    assert store.filename == __file__ and source.strip() == "self.parent = parent"
 
 
 def test_bound_method_in_a_container_refers_back() -> None:
@@ -60,4 +72,4 @@ def test_object_without_a_cycle_has_no_back_reference() -> None:
     leaf.parent = Node()
     assert find(leaf, leaf.children) == ""
     assert find([], {}, torch.nn.Linear(2, 2), torch.empty(2)) == ""
-    assert find_back_reference([Node(Node())], 0.0) == ""
+    assert find_back_reference([Node(Node())], 0.0) == ("", UNKNOWN)

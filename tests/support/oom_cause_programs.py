@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import gc
 import sys
 import tempfile
 import threading
@@ -507,6 +508,38 @@ def leak_beside_the_model() -> None:
         out.mean().backward()
         optimizer.step()
         outputs.append(out.detach())  # STORE
+
+
+def trainers_that_are_garbage() -> None:
+    class Decay:
+        def __init__(self, trainer: Trainer) -> None:
+            self.trainer = trainer  # CHANGE
+
+    class Trainer:
+        def __init__(self) -> None:
+            self.model = make_layers(24, 1024).to(DEVICE)
+            self.optimizer = torch.optim.Adam(self.model.parameters())
+            self.callbacks = [Decay(self)]
+
+    gc.disable()
+    try:
+        while True:
+            trainer = Trainer()
+            train_step(trainer.model, trainer.optimizer, 16, 1024)
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+def embedding_with_many_rows() -> None:
+    table = nn.Embedding(1_500_000, 128).to(DEVICE)  # CHANGE
+    model = nn.Sequential(table, nn.Linear(128, 1).to(DEVICE))
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    for _ in range(2):
+        loss = model(torch.zeros(64, dtype=torch.long, device=DEVICE)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
 
 
 def prepared_in_variables() -> None:

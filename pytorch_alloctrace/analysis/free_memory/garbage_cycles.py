@@ -134,12 +134,15 @@ def _create_finding(
     """Describe garbage among the live blocks. scan: the object that a scan found, with addresses of some blocks."""
     trace = evidence.trace
     scale = 1.0 if scan is None else max(scan.count / len(scan.addresses), 1.0)
+    size = round(scale * int(garbage["block_bytes"].sum()))
+    if scan is not None and len(garbage) == len(scan.addresses) < scan.count:
+        size = scan.bytes  # of all blocks, without what their sizes are rounded up by
     by_stack = sums(garbage["stack_id"], garbage["block_bytes"], int(garbage["stack_id"].max()) + 1)
     stack = int(by_stack.argmax())
     inefficiency = Inefficiency(
         kind=GARBAGE,
         device=evidence.device,
-        bytes=round(scale * int(garbage["block_bytes"].sum())),
+        bytes=size,
         total_bytes=int(live["block_bytes"].sum()),
         seconds=elapsed_s(trace, trace.replay.time_before(event)),
         site=Site.of_stack(trace.stacks, stack) if stack else None,

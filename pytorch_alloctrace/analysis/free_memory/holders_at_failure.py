@@ -16,8 +16,8 @@ from ...reading.positions import Range
 from ...reading.recorded import Held, RecordedTrace
 from ...reading.table import Table
 from ..leaks.leak import EXCEPTION, GRAPH, GRAPHS, THREAD, UNUSED, Holder
-from ..leaks.referrers import MIN_SHARE, estimate_share, find_step, make_holder
-from ..usage.held_memory import list_rows
+from ..leaks.referrers import MIN_SHARE, estimate_share, find_step, list_garbage, make_holder
+from ..usage.held_memory import list_rows, measure
 from ..usage.held_rows import HeldRow
 from .failed_allocations import FailedAllocation, find_failed_allocations
 from .forwards import MODEL_ROLES
@@ -84,6 +84,16 @@ class HoldersAtFailure:
         if largest is None or holder is None or 2 * size < int(self._bytes[blocks].sum()) or not size:
             return None
         return HeldRow(round(size), largest.count, True, holder, 1, "")
+
+    def find_garbage(self) -> HeldRow | None:
+        """Return the reference cycle with the most memory that only a garbage collection frees; None without any."""
+        older = self._live.take(self._live["alloc_seq"] < self._scan)
+        garbage = [(measure(held, older), held) for held in list_garbage(self._trace) if held.event == self._scan]
+        if not garbage:
+            return None
+        (size, blocks, is_estimated), largest = max(garbage, key=lambda item: item[0])
+        holder = make_holder(self._trace, [largest], find_step(self._trace, largest.event), 1.0)
+        return HeldRow(size, blocks, is_estimated, holder, 1, "")
 
     def find_double(self) -> Holder | None:
         """Return the object with the most float64 tensors, if most of the held numbers with a fraction are float64.

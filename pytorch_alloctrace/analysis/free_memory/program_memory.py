@@ -11,6 +11,8 @@ The cause is the first that applies. *Usable* is the limit of the process, else 
 
 exception                      tracebacks of earlier exceptions held a quarter of the usable bytes at an object scan,
                                and most of it is still live
+garbage                        reference cycles to which nothing else refers held a quarter at the object scan of the
+                               failure
 autocast's cache               a region of autocast that spans many iterations (see `autocast_cache`) holds a quarter
 carried graph                  as forward without backward, and an attribute or global variable holds half of these
                                activations through its autograd graph
@@ -29,6 +31,8 @@ copies of the model            other lines, or the same line after backward, hol
                                a quarter, or a tenth if a copy is younger than a pass of backward
 former training                gradients and optimizer state older than the parameters of a later model hold a tenth
 unused variables               local variables that their functions do not read any more hold a quarter, besides models
+large parameter                one parameter holds half with its gradient, its optimizer state, and the request for one
+                               of these
 optimizer state                an optimizer made the request, for its state or while no block of an optimizer is older
                                than the last pass, but not for a copy of the foreach implementation
 optimizer step                 an optimizer made the request
@@ -70,6 +74,7 @@ from .forwards import MODEL as MODEL
 from .forwards import MODEL_ROLES, USES, ForwardReader
 from .forwards import NO_BACKWARD as NO_BACKWARD
 from .forwards import Forwards as Forwards
+from .garbage_cycles import GARBAGE as GARBAGE
 from .holders_at_failure import HoldersAtFailure
 
 KEPT_EXCEPTION = "exception"
@@ -82,14 +87,15 @@ COLLECTED = "collected"
 FORMER_TRAINING = "former training"
 MANY_MODELS = "many models"
 CHECKPOINT = "checkpoint on the device"
+LARGE_PARAMETER = "large parameter"
 OPTIMIZER_STATE = "optimizer state"
 OPTIMIZER_STEP = "optimizer step"
 LARGE_REQUEST = "large request"
 COPIES = "copies of the model"
 CAUSES = (
-    *(KEPT_EXCEPTION, AUTOCAST_CACHE, CARRIED_GRAPH, NO_BACKWARD, MANY_FORWARDS),
+    *(KEPT_EXCEPTION, GARBAGE, AUTOCAST_CACHE, CARRIED_GRAPH, NO_BACKWARD, MANY_FORWARDS),
     *(VMAP, HELD, MANY_MODELS, CHECKPOINT, FORMER_TRAINING, UNUSED_VARIABLES),
-    *(OPTIMIZER_STATE, OPTIMIZER_STEP, LARGE_REQUEST, COPIES, COLLECTED, *USES),
+    *(LARGE_PARAMETER, OPTIMIZER_STATE, OPTIMIZER_STEP, LARGE_REQUEST, COPIES, COLLECTED, *USES),
 )
 HUGE_SHARE = 0.5
 """Minimum share of the usable bytes that a request for activations takes to be the cause: they are many requests."""
@@ -156,6 +162,18 @@ class FormerTraining:
 
 
 @dataclass(frozen=True)
+class LargeParameter:
+    """The largest parameter, with its gradient and its optimizer state."""
+
+    name: str
+    """Name in the model: "tables.item.weight"; "" if unknown."""
+    site: SiteBytes
+    """The line that made the parameter, or moved it to the device."""
+    bytes: int
+    """Bytes of the parameter, of the gradients and state of the same size, and of the request if it has this size."""
+
+
+@dataclass(frozen=True)
 class ProgramMemory:
     """Live memory at a failed allocation by use. Requested bytes."""
 
@@ -190,7 +208,7 @@ class ProgramMemory:
     has_late_copies: bool
     """True if a copy is younger than a pass of backward."""
     largest_before_bytes: int
-    """Bytes of the largest earlier allocation of the request's line."""
+    """Bytes of the largest earlier allocation of the request's line, without those of its own call of a model."""
     outer_count: int
     """N if the request has the size of N x N elements, and two vectors of N elements are live; else 0."""
     is_attention: bool
@@ -225,6 +243,10 @@ class ProgramMemory:
     """Object with the most float64 tensors at that scan, if most of the held memory of such numbers is float64."""
     vmap: SiteBytes | None
     """Line that called torch.func.vmap, with the live bytes of its calls; None if it has none."""
+    garbage: HeldRow | None
+    """Reference cycle with the most memory that only a garbage collection frees; None if that scan found none."""
+    large_parameter: LargeParameter | None
+    """The largest parameter; None without one, or if another is as large."""
     former_training: FormerTraining | None
     """Gradients and optimizer state of a model that was trained before a later one; None if there are none."""
 
@@ -249,6 +271,8 @@ class ProgramMemory:
             return FORMER_TRAINING
         if sum(row.bytes for row in self.unused) >= large:
             return UNUSED_VARIABLES
+        if self.large_parameter is not None and self.large_parameter.bytes >= HUGE_SHARE * usable_bytes:
+            return LARGE_PARAMETER
         if self.in_optimizer:
             return OPTIMIZER_STATE if self.is_first_step and not self.in_foreach else OPTIMIZER_STEP
         is_special = self.request_use == KEPT or self.is_attention or self.outer_count
@@ -265,6 +289,8 @@ class ProgramMemory:
         """Return the cause if it may also look like a leak: KEPT_EXCEPTION to MANY_FORWARDS in CAUSES; else None."""
         if self.exception_bytes >= LARGE_SHARE * usable_bytes:
             return KEPT_EXCEPTION
+        if self.garbage is not None and self.garbage.bytes >= LARGE_SHARE * usable_bytes:
+            return GARBAGE
         if self.autocast is not None and self.autocast.bytes >= LARGE_SHARE * usable_bytes:
             return AUTOCAST_CACHE
         if self.forwards is None:
@@ -312,7 +338,6 @@ class _MemoryReader(ForwardReader):
         totals = self._totals
         total_lines = self._lines[totals["stack_id"]]
         kept_allocations = int(totals["allocations"][total_lines == kept_line].sum())
-        is_of_request = total_lines == self._lines[self._request_stack]
         frames = self._frames(self._request_stack)[:_INNERMOST_FRAMES]
         earlier_state = self._of_optimizer & (self._live["alloc_seq"] < last_pass)
         copies_of_step = self._of_optimizer & ~self._has_role("optimizer state")
@@ -335,7 +360,7 @@ class _MemoryReader(ForwardReader):
             checkpoints=self._find_checkpoints(),
             copies=copies,
             has_late_copies=has_late_copies,
-            largest_before_bytes=int(totals["largest_bytes"][is_of_request].max(initial=0)),
+            largest_before_bytes=self._find_largest_before(),
             outer_count=self._find_outer_count(),
             is_attention=_mentions_attention(frames),
             stores_attention=bool(sites[ACTIVATIONS]) and _mentions_attention([sites[ACTIVATIONS][0].site]),
@@ -355,8 +380,20 @@ class _MemoryReader(ForwardReader):
             unused=self._holders.list_unused(),
             double=self._holders.find_double(),
             vmap=self._find_vmap(),
+            garbage=self._holders.find_garbage(),
+            large_parameter=self._find_large_parameter(),
             former_training=self._find_former_training(),
         )
+
+    def _find_largest_before(self) -> int:
+        """Return the bytes of the largest allocation of the request's line before the call of a model that made it."""
+        totals, events = self._totals, self._events
+        if self._calls[self._request_stack]:
+            is_other = (self._calls[events["stack"]] == 0) | (events["node_type"] != 0)
+            begin = int(events["seq"][is_other].max(initial=events["seq"].min(initial=self._request.seq)))
+            totals = self._trace.replay.stacks(begin, self._request.device)
+        is_of_request = self._lines[totals["stack_id"]] == self._lines[self._request_stack]
+        return int(totals["largest_bytes"][is_of_request].max(initial=0))
 
     def _find_vmap(self) -> SiteBytes | None:
         """Return the line that called torch.func.vmap for the most live bytes, if any, with these.
@@ -378,6 +415,26 @@ class _MemoryReader(ForwardReader):
             is_later = self._live["alloc_seq"] > first
             rows |= is_later & self._of_backward & ~self._is_true_of_stack(self._stacks.has_frames)
         return SiteBytes(Site.of_stack(self._stacks, caller), int(self._bytes[rows].sum()), int(rows.sum()), caller)
+
+    def _find_large_parameter(self) -> LargeParameter | None:
+        rows = np.flatnonzero(self._has_role("parameter"))
+        if not len(rows):
+            return None
+        largest = int(rows[self._bytes[rows].argmax()])
+        size, address, alloc_seq = (
+            self._bytes[largest],
+            self._live["address"][largest],
+            self._live["alloc_seq"][largest],
+        )
+        if int((self._bytes[rows] == size).sum()) > 1:  # a layer among others
+            return None
+        is_of_training = self._has_role("gradient", "optimizer state") & (self._bytes == size)
+        is_requested = self._is_in_optimizer or bool(self._request.node_type)
+        is_requested &= 0 <= self._request.requested_bytes - int(size) < MIN_BLOCK_SIZE
+        [name] = self._trace.block_names([int(address)], [int(alloc_seq)], self._trace.end_seq)
+        stack = int(self._live["stack_id"][largest])
+        total = int(size) * (1 + int(is_of_training.sum()) + is_requested)
+        return LargeParameter(name, SiteBytes(Site.of_stack(self._stacks, stack), int(size), 1, stack), total)
 
     def _find_former_training(self) -> FormerTraining | None:
         """Return gradients and optimizer state that are older than the parameters of a later model.

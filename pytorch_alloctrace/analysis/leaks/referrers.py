@@ -244,8 +244,8 @@ def _find_holders(
     evidence: DeviceEvidence, accused: Sequence[_Accused], more_scans: Sequence[int] = ()
 ) -> list[_Result]:
     """Return the result for each of `accused`. more_scans: events of scans to examine in addition."""
-    if not accused:
-        return []
+    if not accused or not evidence.parts:
+        return [_Result() for _ in accused]
     trace = evidence.trace
     scans: dict[int, list[Held]] = {}
     for referrer in trace.held:

@@ -231,7 +231,7 @@ def find_wide_tensors(trace: RecordedTrace, device: str, peak: Peak, total: int)
     except CompactedError:
         return None
     live = live.take(np.isin(live["alloc_seq"], at_peak["alloc_seq"]))
-    measured = [(_measure(held, live)[0], held) for held in scan]
+    measured = [(measure(held, live)[0], held) for held in scan]
     size, largest = max(measured, key=lambda row: row[0])
     if size < MIN_WIDE_SHARE * total:
         return None
@@ -265,7 +265,7 @@ def list_rows(
     names = dict(zip(addresses, block_names, strict=True))
     rows, models = [], dict[str, str]()
     for held in scan:
-        size, blocks, is_estimated = _measure(held, live)
+        size, blocks, is_estimated = measure(held, live)
         is_estimated |= not has_all and len(held.addresses) < held.count  # the other blocks may not be in `live`
         if size:
             holder = make_holder(trace, [held], find_step(trace, held.event), min(size / max(total, 1), 1.0))
@@ -287,7 +287,7 @@ def _find_role(held: Held, live: Table) -> str:
     return ROLES[roles[0]] if len(roles) == 1 else ""
 
 
-def _measure(held: Held, live: Table) -> tuple[int, int, bool]:
+def measure(held: Held, live: Table) -> tuple[int, int, bool]:
     """Return the bytes and blocks of a device that an object held, and whether both are estimated.
 
     `live`: blocks of the device. If all memory of the object is on the device, the scan has its bytes; else they follow

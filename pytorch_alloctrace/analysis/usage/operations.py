@@ -15,6 +15,18 @@ class Operation(enum.Enum):
 
     LOSS = "loss"
     """A loss or softmax over all logits, whose float32 copies autograd keeps."""
+    LOGITS = "logits"
+    """Logits of all positions of a sequence."""
+    ONE_HOT = "one-hot"
+    """A value of int64 for each class."""
+    WINDOWS = "windows"
+    """The values of all windows of a tensor (im2col), which overlap."""
+    SORT = "sort"
+    """Sorted values with their indices, of int64."""
+    DENSE = "dense"
+    """A dense copy of a sparse matrix, or a matrix that is 0 but for its diagonal."""
+    PAD = "pad"
+    """Sequences that are padded to the longest."""
     RESIZE = "resize"
     """Interpolation to a larger size."""
     UPCAST = "upcast"
@@ -31,6 +43,8 @@ class Operation(enum.Enum):
     """Copies of the same values."""
     CHECKPOINT = "checkpoint"
     """Activation checkpointing of parts of a model: what they take and return is kept, the rest computed again."""
+    WRITTEN_OUT = "written out"
+    """A function such as gelu, computed by single operations: autograd keeps the input of each."""
     STEP = "step"
     """Copies of all parameters at once in the step of an optimizer, by its foreach implementation."""
 
@@ -51,23 +65,42 @@ _FOREACH = "_multi_tensor_"
 """Beginning of the names of the foreach implementations of torch's optimizers."""
 _CALL = "_call_impl"
 """Function of torch that calls a module."""
+_LINEAR = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\](module|linear)\.py$")
+"""Files of the frames of a call of a linear layer."""
 _NEW_AXIS = r"(\[[^\]]*\bNone\b[^\]]*\]|\.unsqueeze\([^)]*\))"
 _PATTERNS = (
     (r"\b(cross_entropy|log_softmax|logsumexp|nll_loss|kl_div)\(", Operation.LOSS),
+    (
+        r"\b(lm_|out_|output_)?head\(.*\)\.float\(\)|\blm_head\("
+        r"|\blogits = |\blogits\.(float|to|softmax)\(|return logits\b",
+        Operation.LOGITS,
+    ),
+    (r"\bone_hot\(", Operation.ONE_HOT),
+    (r"\b(F\.unfold|functional\.unfold|im2col)\(|\.unfold\(.*\)\.(contiguous|reshape|clone)\(", Operation.WINDOWS),
+    (r"\b(sort|argsort|msort|quantile|nanquantile)\(", Operation.SORT),
+    (r"\.to_dense\(|\b(diag_embed|torch\.diag|torch\.eye|block_diag)\(", Operation.DENSE),
+    (r"\bpad_sequence\(", Operation.PAD),
     (r"\b(interpolate|upsample)\(", Operation.RESIZE),
     (r"\.(float|double)\(\)|\b(to|type|softmax)\(.*\bfloat(32|64)\b", Operation.UPCAST),
     (r"( - | \* |\b(pow|abs|square|exp)\().*\)\.(sum|mean|norm)\((?!\))", Operation.REDUCE),
     (r"\b(cat|stack)\(.*\)\.(sum|mean|any|all|a?min|a?max)\(", Operation.REDUCE),
     (
-        r"\w\[(src|dst|sources?|targets?|rows?|cols?|idx|ind(ex|ices)|edge_index\[\d\]|\w+_(idx|ids|index|indices))\]",
+        r"\w\[(src|dst|sources?|targets?|rows?|cols?|idx|ids|ind(ex|ices)|rels?|relations?|perm|edges?|neighbou?rs?"
+        r"|edge_index\[\d\]|\w+_(idx|ids|index|indices)|(?!self\.)(\w+\.)+\w+)\]",
         Operation.GATHER,
     ),
     (r"\b(index_select|gather|take_along_dim)\(", Operation.GATHER),
     (rf"{_NEW_AXIS} [-+*/] | [-+*/] \w+{_NEW_AXIS}", Operation.BROADCAST),
     (r"\b(cat|stack|concat|hstack|vstack)\(", Operation.JOIN),
-    (r"\.(repeat|repeat_interleave|tile)\(", Operation.REPEAT),
+    (r"\.(repeat|repeat_interleave|tile)\(|\.expand\(.*\)\.(contiguous|clone|reshape)\(", Operation.REPEAT),
 )
 """Patterns of the source of a line."""
+_ELEMENTWISE = re.compile(
+    r" [-+*/] |\*\*|\b(tanh|sigmoid|exp|erf|log|log1p|pow|sqrt|rsqrt|square|softplus|relu|clamp)\("
+)
+_FUNCTION = re.compile(r"\b(tanh|sigmoid|exp|erf|log|log1p|pow|sqrt|rsqrt|square|softplus)\(")
+_MIN_ELEMENTWISE = 3
+"""Minimum number of operations of a line that computes a function by single ones."""
 
 _OF_ARCHITECTURE = (Operation.RESIZE, Operation.JOIN, Operation.REPEAT)
 """Operations that are a part of the model within a module."""
@@ -88,7 +121,15 @@ def find_operation(site: Site, frames: Sequence[Frame]) -> Operation | None:
         return Operation.CHECKPOINT
     operation = next((_FUNCTIONS[frame.name] for frame in called if frame.name in _FUNCTIONS), None)
     # The source of a line does not describe what a module that the line calls allocates.
-    if operation is None and not any(frame.name == _CALL for frame in called):
-        operation = next((operation for pattern, operation in _PATTERNS if re.search(pattern, site.source or "")), None)
+    is_linear = all(_LINEAR.search(frame.filename) for frame in called)
+    if operation is None and (is_linear or not any(frame.name == _CALL for frame in called)):
+        operation = _read_operation(site.source or "")
     is_in_module = any(frame.name == _CALL for frame in frames[len(called) :])
     return None if is_in_module and operation in _OF_ARCHITECTURE else operation
+
+
+def _read_operation(source: str) -> Operation | None:
+    operation = next((operation for pattern, operation in _PATTERNS if re.search(pattern, source)), None)
+    if operation is None and len(_ELEMENTWISE.findall(source)) >= _MIN_ELEMENTWISE and _FUNCTION.search(source):
+        return Operation.WRITTEN_OUT
+    return operation

@@ -1,0 +1,60 @@
+"""Operations that make large tensors, as text: what a line does, and how it needs less memory."""
+
+from __future__ import annotations
+
+from ..analysis.usage.operations import Operation
+
+FOREACH_CURE = "foreach=False in the optimizer (or fused=True, in Adam and SGD), which makes no such copies"
+WHAT_BY_OPERATION = {
+    Operation.LOSS: "computes a loss of all logits at once, in float32",
+    Operation.LOGITS: "computes the logits of all positions",
+    Operation.ONE_HOT: "makes one-hot tensors",
+    Operation.WINDOWS: "stores all windows, which overlap",
+    Operation.SORT: "sorts, and keeps values and int64 indices",
+    Operation.DENSE: "makes a matrix that is mostly 0",
+    Operation.PAD: "pads all sequences to the longest",
+    Operation.RESIZE: "resizes all at once",
+    Operation.UPCAST: "makes copies in higher precision",
+    Operation.REDUCE: "makes tensors only to reduce them",
+    Operation.GATHER: "copies a row for each index",
+    Operation.BROADCAST: "broadcasts tensors to a larger shape",
+    Operation.JOIN: "joins tensors into one",
+    Operation.REPEAT: "copies the same values several times",
+    Operation.CHECKPOINT: "checkpoints parts of the model, and keeps what they take and return",
+    Operation.WRITTEN_OUT: "computes a function by single operations, and autograd keeps the input of each",
+    Operation.STEP: "makes temporary copies in the optimizer's step",
+}
+"""Predicates of a line, by its operation."""
+CURE_BY_OPERATION = {
+    Operation.LOSS: "a part of the rows at a time, each with its own backward; and `del` of logits that are no longer "
+    "needed",
+    Operation.LOGITS: "if only the last position of each sequence is used, as in generation, compute the logits of it "
+    "alone (`x[:, -1:]` before the output layer); in training, a part of the rows at a time, each with its own "
+    "backward",
+    Operation.ONE_HOT: "a smaller type than int64, which takes 8 bytes for each class: compare with one class at a "
+    "time (`labels == k`), or count (torch.bincount)",
+    Operation.WINDOWS: "an operation that reads the windows in place (a convolution or pooling), a loop over the "
+    "positions within the window, or chunks",
+    Operation.SORT: "torch.topk if only the largest count, a part of the rows at a time, or a histogram instead of "
+    "quantiles",
+    Operation.DENSE: "the sparse matrix itself (torch.sparse.mm); a product with the vector instead of a diagonal "
+    "matrix",
+    Operation.PAD: "batches of similar lengths (sort by length, bound number times longest), or shorter sequences",
+    Operation.RESIZE: "resize a few at a time, and reduce each result (a threshold, `.byte()`, `.cpu()`) before the "
+    "next",
+    Operation.UPCAST: "leave the conversion out, or convert only the part that is used or trained",
+    Operation.REDUCE: "a function that does not store them (torch.cdist, matmul, einsum), or the work in chunks",
+    Operation.GATHER: "fewer indices at a time, such as the neighbours of some of the nodes; or a product with a "
+    "sparse matrix (torch.sparse.mm) or `index_add_` in chunks, which store no row for each index; of few different "
+    "rows, one at a time with all that it is used for",
+    Operation.BROADCAST: "chunks of one side; a function that does not store all pairs (torch.cdist, matmul); if only "
+    "matching pairs are used, compute only those",
+    Operation.JOIN: "reduce each part before it is collected, or collect the parts on the CPU (`.cpu()`)",
+    Operation.REPEAT: "`expand`, which copies nothing, or fewer copies at a time",
+    Operation.WRITTEN_OUT: "a function of torch that keeps only its input (F.gelu, F.silu, F.layer_norm, F.rms_norm), "
+    "or checkpointing of this function alone (torch.utils.checkpoint)",
+    Operation.CHECKPOINT: "larger parts, such as whole blocks: the checkpoint of a single linear layer saves nothing, "
+    "as the layer keeps no more than its input anyway",
+    Operation.STEP: FOREACH_CURE,
+}
+"""Clauses on how a line needs less memory, by its operation."""
