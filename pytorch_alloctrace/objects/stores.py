@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from . import access
 from .edges import Edge, How, is_tensor
-from .roots import FrameRoot, ModuleRoot, is_library_file
+from .roots import FrameRoot, ModuleRoot, is_library_file, modules
 
 ASSIGNMENT, ADDITION, UPDATE, CALL = "assignment", "addition", "update", "call"
 DEFINITION, REGISTRATION = "definition", "registration"
@@ -135,10 +135,25 @@ def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadl
         if filling is UNKNOWN and position and _is_library_class(type(nodes[position - 1])):
             outer = [number for number in range(1, position) if edges[number].how is How.ITEM]
             filling = _find_filling(nodes, edges, outer[-1], deadline) if outer else UNKNOWN
-        return filling
+        return filling if filling is not UNKNOWN else _find_filling_of_entries(nodes, edges, position, deadline)
     is_container = access.is_a(nodes[position], access.CONTAINERS)
     filling = _find_filling(nodes, edges, position, deadline) if is_container else UNKNOWN
     return _find_definition(keeper) if filling is UNKNOWN else filling
+
+
+def _find_filling_of_entries(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadline: float) -> Store:
+    """Return the line that assigns an attribute of an entry, if the entries of a container are objects of the program.
+
+    Of several attributes on the path, the last one that leads to no library's object.
+    """
+    if not access.is_a(nodes[position], access.CONTAINERS):
+        return UNKNOWN
+    attributes = [
+        number
+        for number in range(position + 1, len(edges) + 1)
+        if edges[number - 1].how is How.ATTRIBUTE and not _is_library_class(type(nodes[number - 1]))
+    ]
+    return _find_filling(nodes, edges, attributes[-1], deadline) if attributes else UNKNOWN
 
 
 def find_assignment(owner: Any, attribute: str, deadline: float) -> Store:
@@ -183,8 +198,9 @@ def _find_filling(nodes: Sequence[Any], edges: Sequence[Edge], position: int, de
         classes = [cls for cls in access.mro(type(referrer)) if is_context or not _is_library_class(cls)]
         methods = [value for cls in classes for value in access.class_dict(cls).values()]
         store = _find_in(_list_codes(methods, nodes[0]), edge.text[1:], True, holders, key, deadline)
-        if store is None and classes:
-            functions = _list_makers(classes[0])
+        is_container = access.is_a(nodes[position], access.CONTAINERS)
+        if store is None and (classes or is_container):
+            functions = _list_makers(classes[0]) if classes else _list_functions(edge.text[1:])
             store = _find_in(_list_codes(functions, nodes[0]), edge.text[1:], True, holders, key, deadline)
         return store or UNKNOWN
     else:
@@ -200,6 +216,19 @@ def _list_makers(cls: type) -> list[object]:
     functions = [value for value in list(access.module_dict(module).values()) if type(value) is types.FunctionType]
     name = access.class_name(cls)
     return [function for function in functions[:_MAX_CODES] if name in function.__code__.co_names]
+
+
+def _list_functions(attribute: str) -> list[object]:
+    """Return the functions and methods of the program that use an attribute by name, such as one of a library's object.
+
+    Only in the program's code can such an attribute be assigned that the library's class does not have.
+    """
+    functions = []
+    for module in modules()[0]:
+        for value in list(module.variables.values()):
+            members = access.class_dict(value).values() if isinstance(value, type) else ()
+            functions += [member for member in (value, *members) if type(member) is types.FunctionType]
+    return [function for function in functions[:_MAX_CODES] if attribute in function.__code__.co_names]
 
 
 def _climb_items(edges: Sequence[Edge], position: int) -> int:

@@ -12,6 +12,7 @@ from .chains import Chain
 from .groups import Group, sample_addresses
 from .holder_search import Members, total_bytes
 from .inventory import TENSORS_PER_CHECK, select_instances, storage_of, tensor_type
+from .roots import FrameRoot
 from .stores import UNKNOWN
 from .unreached import CPP_CYCLE, GARBAGE, describe_path, find_cycle, find_paths
 from .walk import MAX_OBJECTS, Walk, Walker
@@ -72,7 +73,8 @@ def find_tensor_cycles(walker: Walker, walk: Walk, tensors: list[Any], deadline:
 def find_garbage(walker: Walker, walk: Walk, tensors: list[Any], deadline: float, last_deadline: float) -> list[Group]:
     """Return a group of the tensors to which no root leads, if most of a few samples are in cycles of the same owner.
 
-    The search of referrers does not begin after `deadline`, and ends at `last_deadline`.
+    The search of referrers does not begin after `deadline`, and ends at `last_deadline`. After the program has ended,
+    the objects of one cycle may have been in use until then: they are a group without the note on garbage.
     """
     if time.thread_time() > deadline:
         return []
@@ -81,19 +83,23 @@ def find_garbage(walker: Walker, walk: Walk, tensors: list[Any], deadline: float
     # Parameters refer to gradients in C++, so these are in no cycle.
     candidates = [tensor for tensor in tensors if id(tensor) not in below.gradients] or tensors
     samples = candidates[:: max(1, len(candidates) // _SAMPLES)]
-    chains_by_owner: dict[str, list[tuple[Chain, str]]] = {}
+    chains_by_owner: dict[str, list[tuple[Any, Chain, str]]] = {}
     for objects, is_cycle in find_paths(samples, walk, [tensors, candidates, samples, below.objects], last_deadline):
         chain, note = describe_path(objects, is_cycle=is_cycle, deadline=last_deadline) if is_cycle else (None, "")
         # A tensor that is in no cycle may be held by a library.
         if chain is not None and note in (GARBAGE, CPP_CYCLE):
             owner = chain.holder.partition(".")[0].partition("[")[0]
-            chains_by_owner.setdefault(owner, []).append((chain, note))
+            chains_by_owner.setdefault(owner, []).append((objects[0], chain, note))
     owner, largest = max(chains_by_owner.items(), key=lambda item: len(item[1]), default=("", []))
     if 2 * len(largest) <= len(samples):  # several kinds, or no name
         return []
-    chain, note = largest[0]
-    if any(other.holder != chain.holder for other, _ in largest):
-        store = chain.store if len({other.store for other, _ in largest}) == 1 else UNKNOWN
+    top, chain, note = largest[0]
+    if not any(type(root) is FrameRoot and not root.is_library for root in walk.objects):
+        island = walker.walk_unreached(walk, [top], _MIN_UNREACHED_S, MAX_OBJECTS)
+        if all(island.index.get(id(other), -1) >= 0 for other, _, _ in largest):
+            chain, note = dataclasses.replace(chain, back_reference="", store=UNKNOWN), ""
+    if any(other.holder != chain.holder for _, other, _ in largest):
+        store = chain.store if len({other.store for _, other, _ in largest}) == 1 else UNKNOWN
         chain = dataclasses.replace(chain, path=owner, holder=owner, container="", containers=(), store=store)
     members = _members_of(walk, below)
     return [Group(chain, note, len(members), total_bytes(members), sample_addresses(members))]

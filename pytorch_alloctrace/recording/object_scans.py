@@ -8,7 +8,7 @@ thread waits (`thread.join()`), it executes no instruction: after `BLOCKED_S` th
 together take at most `FREE_SCAN_S` seconds plus `MAX_SCAN_SHARE` of the elapsed time, in processor time: wall time
 would end the scans of a busy machine early. A scan takes at most `SCAN_SHARE` of the time left, even if it is then
 truncated: short scans until the end show more than a few complete scans at the beginning. It takes up to all of that
-time if this is enough for another complete scan.
+time if this is enough for another complete scan, and up to half of it to take twice as long as a truncated one.
 
 A scan also runs at the start of a full garbage collection, which frees cycles that no variable leads to, and at the
 first two out-of-memory errors. Both scans also search for garbage. A mark of the program causes a scan like those that
@@ -57,7 +57,7 @@ THREAD_PATIENCE = 1.02
 """Factor on the due event count for scans of the polling thread: the end of a step comes first if there is one."""
 MIN_POLL_S, POLL_TIME_SHARE = 0.02, 1 / 64
 """Sleep of the polling thread: the longer of these seconds and this share of the elapsed time."""
-FREE_SCAN_S = 0.2
+FREE_SCAN_S = 0.4
 """Seconds of processor time that scans may take in any run."""
 MAX_SCAN_SHARE = 0.005
 """Share of the elapsed time that scans may take in addition to `FREE_SCAN_S`."""
@@ -239,6 +239,8 @@ class ObjectScans:
                 allowed_s, min_s = remaining_s * SCAN_SHARE, MIN_SCAN_S
                 if self._complete_s <= remaining_s:
                     allowed_s = max(allowed_s, self._complete_s)
+                elif self._needed_s <= min(remaining_s / 2, max_s):
+                    allowed_s = max(allowed_s, self._needed_s)
             if allowed_s < min_s:  # a later call has more time
                 return
             allowed_s = min(allowed_s, max_s)
@@ -260,8 +262,7 @@ class ObjectScans:
             # Not truncated by graphs that other threads change: with more time, it would not read them either.
             is_truncated = scan is not None and scan.is_truncated
             self._needed_s = 2 * allowed_s if is_truncated else max(1.5 * scan_s, MIN_SCAN_S)
-            if not is_truncated:
-                self._complete_s = self._needed_s
+            self._complete_s = math.inf if is_truncated else self._needed_s
             growth = TRUNCATED_SCAN_GROWTH if is_truncated else _scan_growth(scan_s, remaining_s - scan_s)
             self._due_event = max(event_count * growth, FIRST_SCAN_EVENTS)
         finally:

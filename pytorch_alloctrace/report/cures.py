@@ -43,6 +43,8 @@ _MAX_VIEW_SHARE = 0.5
 _EXPRESSION = re.compile(r"[\w.]+")
 _MOVED_IN_PLACE = re.compile(r"\s*(\w[\w.]*(?:\[[^\]]+\]|\.\w+)) = \1\.(?:to|cuda)\(")
 """Line that moves an item or attribute in place."""
+_LAST_ATTRIBUTE = re.compile(r"[^\s(,]*(\.\w+)(?= \(|,|$)")
+"""Begin of the description of a holder, up to an attribute: "trainer.layers[3].inputs (list of 30)"."""
 _SUSPENDED = " of the suspended "
 _WORD = re.compile(r"\w+")
 _ENTRY_ATTRIBUTE = re.compile(r"(?:\[\.\.\.\])+.*?(\.\w+)$")
@@ -102,6 +104,9 @@ def cure(leak: Leak, names: SiteNames) -> str:
 def cure_holder(holder: Holder, kind: str, device: str, names: SiteNames) -> str:
     """Return a sentence on what to change at a holder. kind: `Leak.kind` of the growth, but not GROWING."""
     name = quote(names.referrer(holder.name or holder.path))
+    places = {match[0]: match[1] for text in holder.names if (match := _LAST_ATTRIBUTE.match(text))}
+    if len(places) > 1 and len({*places.values()}) == 1:
+        name += f" and the other `{places.popitem()[1]}`"
     if holder.through in _CYCLES:
         return _CYCLES[holder.through](name, "" if holder.store is None else f" at {names.site(holder.store)}")
     is_in_function = _IN_FUNCTION.search(name) is not None or _is_below_suspended(holder)

@@ -97,7 +97,8 @@ def _describe_note(growths: Sequence[Growth], summary: Summary, names: SiteNames
             sentences.append(f"Most of it was allocated at {names.site(growth.site)}.")
         sentences += cure_accumulation(growth, names)
     if growth.doubt is Doubt.STOPPED and growth.holder is not None and not _is_optimizer_state(growth.holder):
-        sentences.append(cure_holder(growth.holder, growth.kind, growth.device, names))
+        cure = cure_holder(growth.holder, growth.kind, growth.device, names)
+        sentences.append(" ".join((cure, *describe_store(growth.holder, names))))
     if growth.doubt is Doubt.GARBAGE:
         sentences.append(cure_garbage("" if growth.holder is None else growth.holder.back_reference))
     if growth.doubt is Doubt.OPTIMIZER_STATE:

@@ -51,7 +51,7 @@ def diagnosis(summary: Summary, names: SiteNames | None = None) -> tuple[Finding
         inefficiency
         for device in summary.devices
         for inefficiency in device.inefficiencies
-        if not _is_described(inefficiency, device) and not _is_of_leaked_graph(inefficiency, device)
+        if not _is_described(inefficiency, device) and not _is_of_other_finding(inefficiency, device)
     ]
     failures = _list_failed_allocations(summary, names)
     failed_lines = [(failure.device, failure.site) for failure in failures if failure.site and failure.site.filename]
@@ -85,10 +85,15 @@ def _is_of_unused_graph(finding: Finding, summary: Summary) -> bool:
     return graph is not None and graph.bytes + growth.allocated_bytes > graph.total_bytes
 
 
-def _is_of_leaked_graph(inefficiency: Inefficiency, device: DeviceSummary) -> bool:
-    """Return whether an unused graph is what a leak keeps: their line is the same, or both together exceed the peak."""
+def _is_of_other_finding(inefficiency: Inefficiency, device: DeviceSummary) -> bool:
+    """Return whether an unused graph is what a leak or autocast's cache keeps.
+
+    Of a leak, the line is the same, or both together exceed the peak. Copies of weights in the cache have graphs.
+    """
     if inefficiency.kind != UNUSED_GRAPH:
         return False
+    if any(other.kind == "autocast" and other.bytes >= inefficiency.bytes for other in device.inefficiencies):
+        return True
     site = inefficiency.site
     line = None if site is None or not site.filename else (site.filename, site.line)
     for leak in device.leaks.leaks:

@@ -19,7 +19,7 @@ import pytest
 import torch
 from leak_corpus import LEAKING, cases
 
-from pytorch_alloctrace.objects import object_scan
+from pytorch_alloctrace.objects import object_scan, walk
 from pytorch_alloctrace.objects.chains import THREAD
 from pytorch_alloctrace.objects.graphs import load_reader
 from pytorch_alloctrace.objects.groups import Group
@@ -227,6 +227,29 @@ def test_reference_cycle_is_garbage() -> None:
     assert garbage.count >= 60
     del batches
     gc.collect()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_objects_of_one_cycle_are_not_called_garbage_after_the_program_has_ended(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """They may have been in use until then; several cycles were left one after another."""
+
+    def make() -> None:
+        trainer = types.SimpleNamespace(outputs=[torch.ones(8) for _ in range(30)])
+        trainer.callback = types.SimpleNamespace(trainer=trainer)
+
+    gc.collect()
+    gc.disable()
+    for _ in range(count):
+        make()
+    monkeypatch.setattr(walk, "frames", list)
+    groups = scan_objects(10.0).groups
+    gc.enable()
+    gc.collect()
+
+    [group] = [group for group in groups if "outputs" in group.chain.holder]
+    assert bool(group.note) == (count > 1) and group.count == 30 * count
 
 
 @pytest.mark.parametrize(

@@ -242,6 +242,42 @@ def write_log(log: dict[str, list[Any]], name: str, value: torch.Tensor) -> None
     log[name].append(value)
 
 
+class Reading:
+    def __init__(self) -> None:
+        self.value: Any = 0.0
+
+    def update(self, loss: torch.Tensor) -> None:
+        self.value = 0.9 * self.value + loss
+
+
+def test_entries_that_a_program_makes_are_stored_by_the_line_that_assigns_their_attribute() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    readings = {name: Reading() for name in ("energy", "contact")}
+    readings["energy"].update(weight.exp().sum())
+    exp = readings["energy"].value.grad_fn.next_functions[0][0].next_functions[0][0]
+
+    assert stored_at(exp._saved_result) == ("addition", "self.value = 0.9 * self.value + loss")
+
+
+class Recorder:
+    def __init__(self, layer: torch.nn.Module) -> None:
+        layer.inputs = []  # type: ignore[assignment]
+        self.hook = layer.register_forward_hook(self.remember)
+
+    def remember(self, layer: Any, arguments: Any, output: Any) -> None:
+        layer.inputs.append(arguments[0])
+
+
+def test_attribute_of_a_library_object_is_stored_by_a_line_of_the_program() -> None:
+    layer = torch.nn.Linear(2, 2)
+    recorder = Recorder(layer)
+    tensor = torch.ones(1, 2)
+    layer(tensor)
+
+    assert stored_at(tensor) == ("call", "layer.inputs.append(arguments[0])")
+    recorder.hook.remove()
+
+
 def test_item_is_not_stored_by_a_line_that_fills_another_item() -> None:
     log: dict[str, list[Any]] = {"loss": [], "output": []}
     for number in range(3):

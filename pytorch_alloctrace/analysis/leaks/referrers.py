@@ -274,7 +274,11 @@ def _find_holders(
                 if len(blocks) < blocks_of.min_blocks or _is_rest(blocks_of, event, sizes):
                     continue
                 garbage = [held for held in referrers if held.is_garbage]
-                others = [held for held in referrers if not held.is_garbage]
+                # Once main() has returned, no variable may lead to the blocks: an earlier scan has a better name.
+                has_name = [bool(held.scope or not held.name) or not is_before_others for held in referrers]
+                others = [
+                    held for held, named in zip(referrers, has_name, strict=True) if named and not held.is_garbage
+                ]
                 has_most = 2 * len(blocks) >= blocks_of.blocks
                 # Blocks may be in use for a while before they are garbage, at an early scan all of the few that exist.
                 # So only an object that held most of all blocks, or more and more of them, is preferred to garbage.
