@@ -250,13 +250,17 @@ class Reading:
         self.value = 0.9 * self.value + loss
 
 
+def saved_result(readings: dict[str, Reading]) -> torch.Tensor:
+    result: torch.Tensor = readings["energy"].value.grad_fn.next_functions[0][0].next_functions[0][0]._saved_result
+    return result
+
+
 def test_entries_that_a_program_makes_are_stored_by_the_line_that_assigns_their_attribute() -> None:
     weight = torch.ones(3, requires_grad=True)
     readings = {name: Reading() for name in ("energy", "contact")}
     readings["energy"].update(weight.exp().sum())
-    exp = readings["energy"].value.grad_fn.next_functions[0][0].next_functions[0][0]
 
-    assert stored_at(exp._saved_result) == ("addition", "self.value = 0.9 * self.value + loss")
+    assert stored_at(saved_result(readings)) == ("addition", "self.value = 0.9 * self.value + loss")
 
 
 class Recorder:
