@@ -135,7 +135,10 @@ def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadl
         if filling is UNKNOWN and position and _is_library_class(type(nodes[position - 1])):
             outer = [number for number in range(1, position) if edges[number].how is How.ITEM]
             filling = _find_filling(nodes, edges, outer[-1], deadline) if outer else UNKNOWN
-        return filling if filling is not UNKNOWN else _find_filling_of_entries(nodes, edges, position, deadline)
+        if filling.kind in ("", UPDATE):
+            entries = _find_filling_of_entries(nodes, edges, position, deadline)
+            filling = filling if entries is UNKNOWN else entries
+        return filling
     is_container = access.is_a(nodes[position], access.CONTAINERS)
     filling = _find_filling(nodes, edges, position, deadline) if is_container else UNKNOWN
     return _find_definition(keeper) if filling is UNKNOWN else filling
