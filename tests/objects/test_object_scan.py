@@ -249,7 +249,7 @@ def test_objects_of_one_cycle_are_not_called_garbage_after_the_program_has_ended
     gc.collect()
 
     [group] = [group for group in groups if "outputs" in group.chain.holder]
-    assert bool(group.note) == (count > 1) and group.count == 30 * count
+    assert bool(group.note) == (count > 1) and group.count >= 30 * count
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import torch
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.objects import chains
 from pytorch_alloctrace.objects.edges import Edge, How
+from pytorch_alloctrace.objects.graphs import load_reader
 from pytorch_alloctrace.objects.roots import ModuleRoot
 from pytorch_alloctrace.objects.stores import Store, find_store
 
@@ -250,17 +251,18 @@ class Reading:
         self.value = 0.9 * self.value + loss
 
 
-def saved_result(readings: dict[str, Reading]) -> torch.Tensor:
-    result: torch.Tensor = readings["energy"].value.grad_fn.next_functions[0][0].next_functions[0][0]._saved_result
-    return result
+def saved_input(readings: dict[str, Reading]) -> torch.Tensor:
+    saved: torch.Tensor = readings["energy"].value.grad_fn.next_functions[0][0].next_functions[0][0]._saved_self
+    return saved
 
 
 def test_entries_that_a_program_makes_are_stored_by_the_line_that_assigns_their_attribute() -> None:
+    assert not load_reader()
     weight = torch.ones(3, requires_grad=True)
     readings = {name: Reading() for name in ("energy", "contact")}
-    readings["energy"].update(weight.exp().sum())
+    readings["energy"].update((2 * weight).sin().sum())
 
-    assert stored_at(saved_result(readings)) == ("addition", "self.value = 0.9 * self.value + loss")
+    assert stored_at(saved_input(readings)) == ("addition", "self.value = 0.9 * self.value + loss")
 
 
 class Recorder:
