@@ -257,12 +257,14 @@ def saved_input(readings: dict[str, Reading]) -> torch.Tensor:
 
 
 def test_entries_that_a_program_makes_are_stored_by_the_line_that_assigns_their_attribute() -> None:
-    assert not load_reader()
+    load_reader()
     weight = torch.ones(3, requires_grad=True)
     readings = {name: Reading() for name in ("energy", "contact")}
     readings["energy"].update((2 * weight).sin().sum())
 
-    assert stored_at(saved_input(readings)) == ("addition", "self.value = 0.9 * self.value + loss")
+    store = stored_at(saved_input(readings))
+
+    assert store == ("addition", "self.value = 0.9 * self.value + loss")
 
 
 class Recorder:
