@@ -361,6 +361,11 @@ _PLACES: dict[str, Callable[[str], str]] = {
 """By `Holder.through`: cures of what may be on the path."""
 
 
+def is_queue(holder: Holder) -> bool:
+    """Return whether a holder is the deque of a `queue.Queue` or `asyncio.Queue`."""
+    return holder.name.endswith((".queue", "._queue")) and "deque" in {item.type for item in holder.containers}
+
+
 def _cure_container(name: str, holder: Holder, device: str, names: SiteNames) -> str:
     largest = max(holder.containers, key=lambda container: container.length, default=None)
     kind = "" if largest is None else largest.type
@@ -374,6 +379,8 @@ def _cure_container(name: str, holder: Holder, device: str, names: SiteNames) ->
         return f"{name} has a bound, {largest.bound:,}: lower it, or keep less in each entry."
     if holder.containers[-1:] == (largest,) and holder.path.removeprefix(holder.name).startswith("[...]["):
         name = f"{names.referrer(f'the {kind}')}s in {name}"
+    if kind == "deque" and is_queue(holder):
+        return f"Give the queue {name} a bound, at which its producer waits: `queue.Queue(maxsize=...)`."
     if kind == "deque":
         return f"Give {name} a bound: `collections.deque(maxlen=...)`, or `queue.Queue(maxsize=...)`."
     if kind == "lru_cache":

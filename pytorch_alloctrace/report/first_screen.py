@@ -54,6 +54,8 @@ _ROLE_MARKS, _PLAIN_ROLE_MARKS = "█▓▒░", "#=-."
 _ROLE_STYLES = ("cyan", "green", "magenta", "yellow")
 _MIN_ROLE_SHARE = 0.01
 _INEFFICIENCIES = ("fragmentation", "cache", "rounding", "pending", "churn", "outside")
+_OF_FULL_DEVICE = ("cache", "rounding", "pending", "churn")
+"""Inefficiencies that are not shown in full beside out of memory, as they are typical of a full device, or small."""
 _MIN_DEVICE_SHARE = 0.03  # of the GPU's memory, for an inefficiency to be listed
 _MIN_FREE_DEVICE_SHARE, _MIN_USED_SHARE = 0.2, 0.5  # to be shown in full if less than this share of the GPU is reserved
 _SHORT_KINDS = ("no_leak", "not_judged")
@@ -283,6 +285,7 @@ def _select_in_full(findings: Sequence[Finding], summary: Summary) -> list[Findi
         finding
         for finding in problems[1:]
         if finding.kind != "inconclusive"
+        and not (problems[0].kind == "oom" and finding.kind in _OF_FULL_DEVICE)
         and (finding.site is None or finding.site != problems[0].site)
         and _has_share(finding, _MIN_SECOND_SHARE, summary)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 
@@ -60,8 +61,13 @@ _MIN_GROWTH = 2  # of a line's largest request, to mention the one before
 _ARITHMETIC = re.compile(r" [-+*/] |\b(div|mul|add|sub|exp|softmax|relu|sigmoid|tanh|masked_fill|where)\(")
 _CURE_OF_LARGER_INPUT = (
     "if this input is larger than those before, process it in parts (tiles of an image, chunks of a sequence), or "
-    "bound its size (of a padded batch: number times longest); "
+    "bound its size; "
 )
+_CURE_OF_GROWING = (
+    "bound the length of what grows (a window, a maximum), or allocate it once in full length instead of joining a part"
+    " each time, which needs old and new at once; "
+)
+_GROWING = (causes.FORWARD, causes.KEPT, causes.COLLECTED, causes.LARGE_REQUEST, causes.ACTIVATIONS)
 _ANYWHERE = frozenset(Operation) - {Operation.RESIZE, Operation.JOIN, Operation.REPEAT, Operation.WRITTEN_OUT}
 """Operations with a cure of their own, also within a module."""
 _IN_TRACEBACK = re.compile(r" in the traceback of ([^\s,]+)")
@@ -77,6 +83,11 @@ def describe_cause(failure: OutOfMemory, names: SiteNames) -> CauseText | None:
         name = quote(names.referrer(double.name))
         advice = f"{name} is float64: `.float()` of it halves it, and what is computed from it; "
         text.help[0] = f"What helps: {advice}{text.help[0].removeprefix('What helps: ')}"
+    if (growing := failure.program.growing_requests) is not None and failure.cause in _GROWING and text.help:
+        sizes = f"{units.size(growing.first_bytes)} at first, {units.size(failure.requested_bytes)} now"
+        title = f"{names.site(failure.site)} requests more each time ({sizes}). {text.title}"
+        help_text = f"What helps: {_CURE_OF_GROWING}{text.help[0].removeprefix('What helps: ')}"
+        text = dataclasses.replace(text, title=title, help=[help_text, *text.help[1:]])
     unused = failure.program.unused
     size = sum(row.bytes for row in unused)
     if failure.cause != causes.UNUSED_VARIABLES and size >= _MIN_UNUSED_SHARE * failure.usable_bytes:
@@ -421,7 +432,8 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     if failure.requested_bytes >= _MIN_GROWTH * program.largest_before_bytes > 0:
         before = units.size(program.largest_before_bytes)
         title += f" of {units.size(failure.requested_bytes)}, of whose line the largest before was {before}"
-        help_texts[0] = f"What helps: {_CURE_OF_LARGER_INPUT}{help_texts[0].removeprefix('What helps: ')}"
+        larger = f"{_CURE_OF_LARGER_INPUT.removesuffix('; ')} (of a padded batch: number times longest); "
+        help_texts[0] = f"What helps: {larger}{help_texts[0].removeprefix('What helps: ')}"
     return CauseText(title, site, stack, list_lines(sites, names), help_texts)
 
 

@@ -22,6 +22,8 @@ from .oom_cause_text import (
 from .operations import FOREACH_CURE
 from .site_names import SiteNames
 
+_MIN_OTHER_GRADIENTS = 2
+"""Minimum bytes of gradients that are not those of parameters, as a multiple of the parameters."""
 _MIN_REST = 0.1  # of what the process may use, beside the model, for a smaller batch to help
 
 
@@ -185,6 +187,18 @@ def describe_model(failure: OutOfMemory, names: SiteNames) -> CauseText:
     parts += ["optimizer state"] if by_role["optimizer state"] else []
     *others, last_part = parts or ["weights"]
     subject = f"{', '.join(others)} and {last_part}" if others else last_part
+    if by_role["gradient"] >= _MIN_OTHER_GRADIENTS * (by_role["parameter"] + by_role["buffer"]):
+        return CauseText(
+            f"Gradients that are not those of parameters fill {failure.device}: {with_share(size, failure)}",
+            site,
+            stack,
+            [*list_roles(failure), *list_lines(failure.program.sites_by_use[causes.MODEL], names)],
+            [
+                "What helps, if they are the rows of a Jacobian or Hessian: some rows at a time, each on the CPU"
+                " (`torch.func.jacrev(..., chunk_size=...)`), or products with vectors (torch.func.jvp, vjp) instead of"
+                " the matrix; else keep fewer results of `torch.autograd.grad`, or set `.grad = None` of inputs."
+            ],
+        )
     less_state = "an optimizer with less state, " if by_role["optimizer state"] else ""
     rest = failure.allocated_bytes - size
     smaller_batch = (

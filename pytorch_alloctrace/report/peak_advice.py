@@ -12,7 +12,7 @@ from ..analysis.usage.held_memory import MIN_PEAK_SHARE
 from ..analysis.usage.operations import Operation
 from ..reading.sites import SiteBytes
 from . import units
-from .cures import BACKWARD_EACH, describe_checkpointing, quote
+from .cures import BACKWARD_EACH, describe_checkpointing, is_queue, quote
 from .growth import describe_store
 from .holders import describe_row
 from .oom_cause_text import list_variables
@@ -84,6 +84,8 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
             if holder.holder.containers
             else "free it before the peak, or keep it on the CPU (`.cpu()`)"
         )
+        if is_queue(holder.holder):
+            remedy = "a bound, at which the producer waits: `queue.Queue(maxsize=...)`"
         advice.append(
             f"{amount} of it is held by {describe_row(holder, names)}{when}. What lowers it, if it is not needed:"
             f" {remedy}. {' '.join(describe_store(holder.holder, names))}".rstrip()

@@ -131,6 +131,19 @@ CASES = [
         "serve_in_threads",
     ),
     Case("model_does_not_fit", causes.MODEL, "Weights fill ", "smaller batch would not"),
+    Case(
+        "generation_with_a_cache",
+        causes.FORWARD,
+        " requests more each time (",
+        "bound the length of what grows (a window, a maximum)",
+        "join_to_cache",
+    ),
+    Case(
+        "rows_of_a_jacobian",
+        causes.MODEL,
+        "Gradients that are not those of parameters fill ",
+        "`torch.func.jacrev(..., chunk_size=...)`",
+    ),
     Case("trainers_that_are_garbage", causes.GARBAGE, "Garbage holds ", "`Decay.trainer` refers back"),
     Case(
         "embedding_with_many_rows",

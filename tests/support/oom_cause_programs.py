@@ -510,6 +510,33 @@ def leak_beside_the_model() -> None:
         outputs.append(out.detach())  # STORE
 
 
+def join_to_cache(past: torch.Tensor | None, new: torch.Tensor) -> torch.Tensor:
+    return new if past is None else torch.cat((past, new), 1)  # CHANGE
+
+
+class CachedLayer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(1024, 1024)
+
+    def forward(self, x: torch.Tensor, past: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        new = self.inner(x)
+        past = join_to_cache(past, new)
+        return past.mean(1, keepdim=True), past
+
+
+def generation_with_a_cache() -> None:
+    layer = CachedLayer().to(DEVICE)
+    past, x = None, torch.empty(512, 1, 1024, device=DEVICE)
+    with torch.no_grad():
+        while True:
+            x, past = layer(x, past)
+
+
+def rows_of_a_jacobian() -> None:
+    torch.autograd.functional.jacobian(lambda x: (2 * x)[:200], torch.empty(4 * MIB, device=DEVICE))  # CHANGE
+
+
 def trainers_that_are_garbage() -> None:
     class Decay:
         def __init__(self, trainer: Trainer) -> None:

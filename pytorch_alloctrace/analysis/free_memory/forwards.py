@@ -247,10 +247,10 @@ class ForwardReader:
     def read_events(self, within: Range) -> dict[str, npt.NDArray[Any]]:
         """Return the device's allocations in a range.
 
-        Columns: seq, node_type, autograd_seq, forward_stack_id (in backward; 0: unknown, as of a function in Python),
-        stack (in backward of forward, if known).
+        Columns: seq, requested_bytes, node_type, autograd_seq, forward_stack_id (in backward; 0: unknown, as of a
+        function in Python), stack (in backward of forward, if known).
         """
-        columns = ("seq", "node_type", "autograd_seq", "forward_stack_id", "stack")
+        columns = ("seq", "requested_bytes", "node_type", "autograd_seq", "forward_stack_id", "stack")
         parts: list[dict[str, npt.NDArray[Any]]] = [{name: np.zeros(0, np.int64) for name in columns}]
         for events in self._trace.iter_events(within, ("alloc",), chunk=MAX_EVENTS):
             rows = events.take(self._trace.devices_of(events) == self._device)

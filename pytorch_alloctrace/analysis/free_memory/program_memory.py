@@ -97,6 +97,10 @@ CAUSES = (
     *(VMAP, HELD, MANY_MODELS, CHECKPOINT, FORMER_TRAINING, UNUSED_VARIABLES),
     *(LARGE_PARAMETER, OPTIMIZER_STATE, OPTIMIZER_STEP, LARGE_REQUEST, COPIES, COLLECTED, *USES),
 )
+MIN_GROWING_REQUESTS, GROWING_PARTS = 64, 16
+"""Minimum number of requests that may grow, and number of equal parts whose largest requests are compared."""
+MIN_GROWING_SHARE, MIN_GROWTH = 0.8, 2
+"""Minimum share of these parts with a larger request than the part before, and ratio of the failed one to the first."""
 HUGE_SHARE = 0.5
 """Minimum share of the usable bytes that a request for activations takes to be the cause: they are many requests."""
 MIN_CARRIED_CALLS = 3
@@ -162,6 +166,16 @@ class FormerTraining:
 
 
 @dataclass(frozen=True)
+class GrowingRequests:
+    """Requests of one stack that get larger again and again, as of a tensor to which each call joins a part."""
+
+    first_bytes: int
+    """Requested bytes of the largest of the first of them, after a warm-up."""
+    count: int
+    """Number of earlier requests."""
+
+
+@dataclass(frozen=True)
 class LargeParameter:
     """The largest parameter, with its gradient and its optimizer state."""
 
@@ -209,6 +223,8 @@ class ProgramMemory:
     """True if a copy is younger than a pass of backward."""
     largest_before_bytes: int
     """Bytes of the largest earlier allocation of the request's line, without those of its own call of a model."""
+    growing_requests: GrowingRequests | None
+    """Earlier requests of the same stack, if they got larger again and again; else None."""
     outer_count: int
     """N if the request has the size of N x N elements, and two vectors of N elements are live; else 0."""
     is_attention: bool
@@ -361,6 +377,7 @@ class _MemoryReader(ForwardReader):
             copies=copies,
             has_late_copies=has_late_copies,
             largest_before_bytes=self._find_largest_before(),
+            growing_requests=self._find_growing_requests(),
             outer_count=self._find_outer_count(),
             is_attention=_mentions_attention(frames),
             stores_attention=bool(sites[ACTIVATIONS]) and _mentions_attention([sites[ACTIVATIONS][0].site]),
@@ -394,6 +411,18 @@ class _MemoryReader(ForwardReader):
             totals = self._trace.replay.stacks(begin, self._request.device)
         is_of_request = self._lines[totals["stack_id"]] == self._lines[self._request_stack]
         return int(totals["largest_bytes"][is_of_request].max(initial=0))
+
+    def _find_growing_requests(self) -> GrowingRequests | None:
+        """Compare the largest requests of equal parts of the events: one line may make requests of several sizes."""
+        is_own = (self._events["stack"] == self._request_stack) & (self._events["node_type"] == 0)
+        sizes = self._events["requested_bytes"][is_own]
+        if len(sizes) < MIN_GROWING_REQUESTS or self._request.node_type:
+            return None
+        # The first part has the warm-up, such as the prompt before the tokens that are generated.
+        largest = np.array([part.max() for part in np.array_split(sizes, GROWING_PARTS)[1:]])
+        is_steady = (np.diff(largest) > 0).mean() >= MIN_GROWING_SHARE
+        has_grown = self._request.requested_bytes >= MIN_GROWTH * int(largest[0])
+        return GrowingRequests(int(largest[0]), len(sizes)) if is_steady and has_grown else None
 
     def _find_vmap(self) -> SiteBytes | None:
         """Return the line that called torch.func.vmap for the most live bytes, if any, with these.
