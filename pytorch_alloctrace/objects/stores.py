@@ -147,14 +147,15 @@ def find_store(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadl
 def _find_filling_of_entries(nodes: Sequence[Any], edges: Sequence[Edge], position: int, deadline: float) -> Store:
     """Return the line that assigns an attribute of an entry, if the entries of a container are objects of the program.
 
-    Of several attributes on the path, the last one that leads to no library's object.
+    Of several attributes on the path, the last one of an object of the program or of a module.
     """
     if not access.is_a(nodes[position], access.CONTAINERS):
         return UNKNOWN
     attributes = [
         number
         for number in range(position + 1, len(edges) + 1)
-        if edges[number - 1].how is How.ATTRIBUTE and not _is_library_class(type(nodes[number - 1]))
+        if edges[number - 1].how is How.ATTRIBUTE
+        and (not _is_library_class(type(nodes[number - 1])) or _is_module(nodes[number - 1]))
     ]
     return _find_filling(nodes, edges, attributes[-1], deadline) if attributes else UNKNOWN
 
@@ -201,8 +202,8 @@ def _find_filling(nodes: Sequence[Any], edges: Sequence[Edge], position: int, de
         classes = [cls for cls in access.mro(type(referrer)) if is_context or not _is_library_class(cls)]
         methods = [value for cls in classes for value in access.class_dict(cls).values()]
         store = _find_in(_list_codes(methods, nodes[0]), edge.text[1:], True, holders, key, deadline)
-        is_container = access.is_a(nodes[position], access.CONTAINERS)
-        if store is None and (classes or is_container):
+        # A program adds attributes to modules, which are objects of a library.
+        if store is None and (classes or _is_module(referrer)):
             functions = _list_makers(classes[0]) if classes else _list_functions(edge.text[1:])
             store = _find_in(_list_codes(functions, nodes[0]), edge.text[1:], True, holders, key, deadline)
         return store or UNKNOWN
@@ -219,6 +220,11 @@ def _list_makers(cls: type) -> list[object]:
     functions = [value for value in list(access.module_dict(module).values()) if type(value) is types.FunctionType]
     name = access.class_name(cls)
     return [function for function in functions[:_MAX_CODES] if name in function.__code__.co_names]
+
+
+def _is_module(obj: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and access.is_a(obj, torch.nn.Module)
 
 
 def _list_functions(attribute: str) -> list[object]:

@@ -146,6 +146,7 @@ class StackIndex:
         self._cached_callers = 0
         self._groups: dict[str, npt.NDArray[np.int64]] = {}
         files = np.unique(self._filename).tolist()
+        self.is_user_file = code.is_user_file
         self.is_user = np.isin(self._filename, [file for file in files if code.is_user_file(self._string(file))])
         self.is_user[0] = False
         self.site = self._innermost(self.is_user)

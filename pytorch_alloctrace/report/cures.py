@@ -43,6 +43,8 @@ _MAX_VIEW_SHARE = 0.5
 _EXPRESSION = re.compile(r"[\w.]+")
 _MOVED_IN_PLACE = re.compile(r"\s*(\w[\w.]*(?:\[[^\]]+\]|\.\w+)) = \1\.(?:to|cuda)\(")
 """Line that moves an item or attribute in place."""
+_ACCUMULATION = "AccumulateGrad"
+"""Autograd node that adds a gradient to the one of its parameter."""
 _LAST_ATTRIBUTE = re.compile(r"[^\s(,]*(\.\w+)(?= \(|,|$)")
 """Begin of the description of a holder, up to an attribute: "trainer.layers[3].inputs (list of 30)"."""
 _SUSPENDED = " of the suspended "
@@ -167,6 +169,8 @@ def cure_accumulation(growth: Growth, names: SiteNames) -> list[str]:
         )
     elif growth.holder is not None:
         sentences.append(cure_holder(growth.holder, growth.kind, growth.device, names))
+        if growth.holder.store is not None:
+            sentences[-1] += f" It is filled at {names.site(growth.holder.store)}."
     else:
         to_cpu = "" if growth.device == "cpu" else "`.cpu()`, "
         sentences.append(f"Keep less of each {growth.unit}: {to_cpu}`.detach()`, `.item()` or running statistics.")
@@ -207,6 +211,8 @@ def quote(name: str) -> str:
 
 
 def _cure_growing(leak: Leak) -> str:
+    if leak.line.function.startswith(_ACCUMULATION):
+        return "gradients add up, sparse ones by joining; call `zero_grad()` for these parameters in each step"
     to_cpu = "" if leak.device == "cpu" else " on the CPU (`.cpu()`)"
     return (
         f"collect its parts in a list{to_cpu} and join them once, keep only its last part, or allocate it once in full"
@@ -216,7 +222,10 @@ def _cure_growing(leak: Leak) -> str:
 
 def _cure_without_holder(leak: Leak, names: SiteNames) -> str:
     if leak.kind == GROWING:
-        return f"This line allocates the larger buffer: {_cure_growing(leak)}."
+        subject = (
+            "The gradient" if leak.line.function.startswith(_ACCUMULATION) else "This line allocates the larger buffer"
+        )
+        return f"{subject}: {_cure_growing(leak)}."
     if leak.kind == BACKLOG:
         return "Blocks of this line are queued faster than they are freed: slow the producer, or cap the queue."
     if leak.is_model:
@@ -372,8 +381,8 @@ def _cure_container(name: str, holder: Holder, device: str, names: SiteNames) ->
     cache, is_entry, _ = holder.path.partition("(...)")
     if is_entry and holder.scope == "class attribute":
         return (
-            f"The cache of a method keeps the `self` of each call: cache in the object instead (a dict made in "
-            f"`__init__`), or call `{cache}.cache_clear()` when an object is done."
+            f"The cache of a method keeps the `self` of each call: call `{cache}.cache_clear()` when an object is "
+            "done, or cache in the object instead (a dict made in `__init__`)."
         )
     if largest is not None and largest.bound:
         return f"{name} has a bound, {largest.bound:,}: lower it, or keep less in each entry."
@@ -387,7 +396,7 @@ def _cure_container(name: str, holder: Holder, device: str, names: SiteNames) ->
         return f"Give {name} a bound: `functools.lru_cache(maxsize=...)`, or call its `cache_clear()`."
     *_, last_word = _WORD.findall(_PLACE.split(holder.name)[0]) or [""]
     attribute = _ENTRY_ATTRIBUTE.search(holder.path.rpartition(last_word)[2]) if last_word else None
-    if kind == "list" and attribute:
+    if attribute:
         return f"Clear or cap {name}, or set `{attribute[1]}` of the entries that are done to None."
     if kind == "list":
         copy = "" if device == "cpu" else ", a copy on the CPU"

@@ -99,6 +99,8 @@ def _describe_note(growths: Sequence[Growth], summary: Summary, names: SiteNames
     if growth.doubt is Doubt.STOPPED and growth.holder is not None and not _is_optimizer_state(growth.holder):
         cure = cure_holder(growth.holder, growth.kind, growth.device, names)
         sentences.append(" ".join((cure, *describe_store(growth.holder, names))))
+    if growth.doubt is Doubt.BOUNDED and growth.holder is not None and growth.holder.scope == "class attribute":
+        sentences.append(cure_holder(growth.holder, growth.kind, growth.device, names))
     if growth.doubt is Doubt.GARBAGE:
         sentences.append(cure_garbage("" if growth.holder is None else growth.holder.back_reference))
     if growth.doubt is Doubt.OPTIMIZER_STATE:

@@ -68,7 +68,9 @@ _CURE_OF_GROWING = (
     " each time, which needs old and new at once; "
 )
 _GROWING = (causes.FORWARD, causes.KEPT, causes.COLLECTED, causes.LARGE_REQUEST, causes.ACTIVATIONS)
-_ANYWHERE = frozenset(Operation) - {Operation.RESIZE, Operation.JOIN, Operation.REPEAT, Operation.WRITTEN_OUT}
+_DERIVATIVES = ("jacobian", "hessian", "jacrev", "jacfwd", "_jac")
+"""Beginnings of the names of functions of torch that compute a matrix of derivatives."""
+_ANYWHERE = frozenset(Operation) - {Operation.JOIN, Operation.REPEAT, Operation.WRITTEN_OUT}
 """Operations with a cure of their own, also within a module."""
 _IN_TRACEBACK = re.compile(r" in the traceback of ([^\s,]+)")
 _FUSED_ATTENTION = "torch.nn.functional.scaled_dot_product_attention (nn.MultiheadAttention: need_weights=False)"
@@ -260,11 +262,56 @@ def _describe_row(row: HeldRow | None, failure: OutOfMemory, names: SiteNames) -
     )
 
 
+def _describe_graph_collection(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    row = failure.program.graph_collection
+    assert row is not None, "this cause requires a holder"
+    name = quote(names.referrer(row.holder.name))
+    line, stack = line_to_change(row.holder, *largest_site(failure))
+    return CauseText(
+        f"{name} keeps the autograd graphs of its items: {with_share(row.bytes, failure)}",
+        line,
+        stack,
+        [f"Held by {names.referrer(row.holder.names[0])}.", *list_roles(failure)],
+        [
+            "What helps: if no backward follows, store `.item()` or `.detach()` of each, or compute them under"
+            " torch.no_grad(); else call backward for each, or checkpoint each."
+        ],
+    )
+
+
+def _describe_recomputed(failure: OutOfMemory, names: SiteNames) -> CauseText:
+    site = failure.program.recomputed
+    assert site is not None, "this cause requires recomputed activations"
+    return CauseText(
+        f"A checkpoint computes all activations of {names.site(site.site)} again for its backward:"
+        f" {with_share(site.bytes, failure)} at once",
+        site.site,
+        site.stack_id,
+        list_lines(failure.program.sites_by_use[causes.ACTIVATIONS], names),
+        [
+            "What helps: checkpoint smaller parts, such as each layer or a few of them (`checkpoint_sequential`): only"
+            " the activations of one part are live at a time."
+        ],
+    )
+
+
 def _describe_vmap(failure: OutOfMemory, names: SiteNames) -> CauseText:
     site = failure.program.vmap
     assert site is not None, "this cause requires a call of vmap"
+    size, function = with_share(site.bytes, failure), failure.program.vmap_function
+    if function.startswith(_DERIVATIVES):
+        return CauseText(
+            f"{names.site(site.site)} computes a Jacobian or Hessian, a row for each output: {size}",
+            site.site,
+            site.stack_id,
+            ["With `vectorize=True` or vmap, all rows are computed at once.", *list_roles(failure)],
+            [
+                "What helps: some rows at a time (`vectorize=False`, `torch.func.jacrev(..., chunk_size=...)`), with"
+                " the results on the CPU; or products with vectors (torch.func.jvp, vjp) instead of the matrix."
+            ],
+        )
     return CauseText(
-        f"torch.func.vmap computes all samples at once at {names.site(site.site)}: {with_share(site.bytes, failure)}",
+        f"torch.func.vmap computes all samples at once at {names.site(site.site)}: {size}",
         site.site,
         site.stack_id,
         ["Gradients of single samples take as much as the parameters, for each sample.", *list_roles(failure)],
@@ -412,10 +459,13 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     site, stack = top_line(sites, failure) if forwards is None else (forwards.site.site, forwards.site.stack_id)
     attention = f"{_FUSED_ATTENTION}, which does not store the attention matrices; " if program.stores_attention else ""
     special = attention
+    what = ""
     operation = find_operation(sites[0].site, []) if sites else None
-    if operation in _ANYWHERE or operation is Operation.WRITTEN_OUT:
+    if operation is not None and (operation in _ANYWHERE or operation is Operation.WRITTEN_OUT):
         of_request = failure.requested_bytes if sites[0].site == failure.site else 0
-        special = f"{CURE_BY_OPERATION[operation]}; " if 2 * (sites[0].bytes + of_request) >= size else attention
+        if 2 * (sites[0].bytes + of_request) >= size:
+            special = f"{CURE_BY_OPERATION[operation]}; "
+            what = f"{names.site(sites[0].site)} {WHAT_BY_OPERATION[operation]}. "
     help_texts = [
         f"What helps: {special}a smaller batch (with gradient accumulation), "
         f"{describe_checkpointing(program.model_origin, names)}, or lower precision (torch.autocast)."
@@ -428,7 +478,9 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
             help_texts[0] = f"What helps: {no_grad} In training, {help_texts[0].removeprefix('What helps: ')}"
         else:
             help_texts.append(f"{no_grad[:1].upper()}{no_grad[1:]}")
-    title = f"The {subject} at {names.site(site)} fill {failure.device}: {with_share(size, failure)} with the request"
+    title = (
+        f"{what}The {subject} at {names.site(site)} fill {failure.device}: {with_share(size, failure)} with the request"
+    )
     if failure.requested_bytes >= _MIN_GROWTH * program.largest_before_bytes > 0:
         before = units.size(program.largest_before_bytes)
         title += f" of {units.size(failure.requested_bytes)}, of whose line the largest before was {before}"
@@ -514,6 +566,8 @@ _DESCRIBE: dict[str, Callable[[OutOfMemory, SiteNames], CauseText]] = {
     causes.CARRIED_GRAPH: _describe_carried_graph,
     causes.NO_BACKWARD: _describe_no_backward,
     causes.MANY_FORWARDS: _describe_many_forwards,
+    causes.COLLECTED_GRAPHS: _describe_graph_collection,
+    causes.RECOMPUTED: _describe_recomputed,
     causes.VMAP: _describe_vmap,
     causes.HELD: _describe_held,
     causes.UNUSED_VARIABLES: _describe_unused,

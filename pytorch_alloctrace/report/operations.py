@@ -21,6 +21,7 @@ WHAT_BY_OPERATION = {
     Operation.JOIN: "joins tensors into one",
     Operation.REPEAT: "copies the same values several times",
     Operation.CHECKPOINT: "checkpoints parts of the model, and keeps what they take and return",
+    Operation.MERGE: "computes weights from other weights, and autograd keeps the results",
     Operation.WRITTEN_OUT: "computes a function by single operations, and autograd keeps the input of each",
     Operation.STEP: "makes temporary copies in the optimizer's step",
 }
@@ -40,8 +41,8 @@ CURE_BY_OPERATION = {
     Operation.DENSE: "the sparse matrix itself (torch.sparse.mm); a product with the vector instead of a diagonal "
     "matrix",
     Operation.PAD: "batches of similar lengths (sort by length, bound number times longest), or shorter sequences",
-    Operation.RESIZE: "resize a few at a time, and reduce each result (a threshold, `.byte()`, `.cpu()`) before the "
-    "next",
+    Operation.RESIZE: "reduce before resizing (argmax, a threshold), or resize a few at a time and reduce each result "
+    "(`.byte()`, `.cpu()`) before the next",
     Operation.UPCAST: "leave the conversion out, or convert only the part that is used or trained",
     Operation.REDUCE: "a function that does not store them (torch.cdist, matmul, einsum), or the work in chunks",
     Operation.GATHER: "fewer indices at a time, such as the neighbours of some of the nodes; or a product with a "
@@ -51,6 +52,8 @@ CURE_BY_OPERATION = {
     "matching pairs are used, compute only those",
     Operation.JOIN: "reduce each part before it is collected, or collect the parts on the CPU (`.cpu()`)",
     Operation.REPEAT: "`expand`, which copies nothing, or fewer copies at a time",
+    Operation.MERGE: "apply the parts one after another (`F.linear(F.linear(x, A), B)`) instead of their product, "
+    "compute what needs no gradient (a norm) under torch.no_grad(), or checkpoint the layer",
     Operation.WRITTEN_OUT: "a function of torch that keeps only its input (F.gelu, F.silu, F.layer_norm, F.rms_norm), "
     "or checkpointing of this function alone (torch.utils.checkpoint)",
     Operation.CHECKPOINT: "larger parts, such as whole blocks: the checkpoint of a single linear layer saves nothing, "

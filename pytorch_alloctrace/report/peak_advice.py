@@ -58,16 +58,15 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
             f"{units.size(loaded_bytes)} of it was loaded from files at {names.site(loaded[0].site)}. What helps, "
             'unless it is the model itself: load into host memory, torch.load(..., map_location="cpu"), and del early.'
         )
-    if (idle := device.idle_model) is not None and idle.bytes >= _MIN_ADVISED_BYTES:
+    explained_bytes = _largest_explained_bytes(device)
+    if (idle := device.idle_model) is not None and idle.bytes >= max(_MIN_ADVISED_BYTES, explained_bytes):
         advice.append(
             f"{units.size(idle.bytes)} of it is a model from {names.site(idle.site)} that is not called any more, at "
             "least in the last third of the run. What lowers it, if the model is done: `del` it, with its optimizer, "
             "or move it to the CPU."
         )
     held_bytes = sum(row.bytes for row in device.peak_holders)
-    is_notable = held_bytes - _largest_explained_bytes(device) >= max(
-        MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES
-    )
+    is_notable = held_bytes - explained_bytes >= max(MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
     if not advice and is_notable and device.peak_holders[0].holder.through == UNUSED:
         advice.append(
             f"{units.size(held_bytes)} of it is in variables of {device.peak_holders[0].holder.function}() that it does"
@@ -102,7 +101,7 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
         advice.append(_describe_all_pairs(holding.all_pairs))
     elif device.peak_forwards is not None:
         advice.append(_describe_forwards(device.peak_forwards, names))
-    is_explained = _largest_explained_bytes(device) >= MIN_PEAK_SHARE * holding.bytes
+    is_explained = explained_bytes >= MIN_PEAK_SHARE * holding.bytes
     if not advice and not is_explained:
         advice += _advise_on_operation(holding, names)
     if not advice and are_most and find_unused_graph(device) is None:

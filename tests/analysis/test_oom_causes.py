@@ -140,9 +140,27 @@ CASES = [
     ),
     Case(
         "rows_of_a_jacobian",
-        causes.MODEL,
-        "Gradients that are not those of parameters fill ",
+        causes.VMAP,
+        " computes a Jacobian or Hessian, a row for each output: ",
         "`torch.func.jacrev(..., chunk_size=...)`",
+    ),
+    Case(
+        "hessian_of_all_rows",
+        causes.VMAP,
+        " computes a Jacobian or Hessian, a row for each output: ",
+        "`vectorize=False`",
+    ),
+    Case(
+        "misfits_of_a_line_search",
+        causes.COLLECTED_GRAPHS,
+        "`misfits` keeps the autograd graphs of its items: ",
+        "store `.item()` or `.detach()` of each",
+    ),
+    Case(
+        "one_checkpoint_of_all_layers",
+        causes.RECOMPUTED,
+        "A checkpoint computes all activations of ",
+        "checkpoint smaller parts",
     ),
     Case("trainers_that_are_garbage", causes.GARBAGE, "Garbage holds ", "`Decay.trainer` refers back"),
     Case(

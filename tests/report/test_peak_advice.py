@@ -186,6 +186,8 @@ def test_peak_has_the_advice_that_fits(folder: Path, case: str, advice: str) -> 
         ("return self.head(self.norm(x)).float()", Operation.LOGITS),
         ("logits = F.linear(x, self.embed.weight)", Operation.LOGITS),
         ("planes = F.one_hot(labels, 36)", Operation.ONE_HOT),
+        ("weight = torch.addmm(self.weight, self.up, self.down)", Operation.MERGE),
+        ("return torch.linalg.norm(self.base.weight + self.scaling * update, dim=1)", Operation.MERGE),
         ("patches = F.unfold(features, 9, padding=4)", Operation.WINDOWS),
         ("values, order = scores.sort(dim=1)", Operation.SORT),
         ("adjacency = adjacency.to_dense()", Operation.DENSE),

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from cuda_programs import give_back_everything
 from torch import nn
 
@@ -535,6 +536,32 @@ def generation_with_a_cache() -> None:
 
 def rows_of_a_jacobian() -> None:
     torch.autograd.functional.jacobian(lambda x: (2 * x)[:200], torch.empty(4 * MIB, device=DEVICE))  # CHANGE
+
+
+def misfits_of_a_line_search() -> None:
+    gain, misfits = torch.ones(1, device=DEVICE, requires_grad=True), []
+    data = torch.empty(48 * MIB, device=DEVICE)
+    (data * gain).tanh().exp().mean().backward()
+    for number in range(4):
+        misfits.append((data * (gain + number)).tanh().exp().mean())  # CHANGE
+    min(misfits).backward()
+
+
+def one_checkpoint_of_all_layers() -> None:
+    layers = make_layers(24, 1024).to(DEVICE)
+
+    def trunk(x: torch.Tensor) -> torch.Tensor:
+        for layer in layers:
+            x = layer(x)  # CHANGE
+        return x
+
+    x = torch.empty(16384, 1024, device=DEVICE, requires_grad=True)
+    torch.utils.checkpoint.checkpoint(trunk, x, use_reentrant=False).mean().backward()
+
+
+def hessian_of_all_rows() -> None:
+    x = torch.empty(2048, device=DEVICE)
+    torch.autograd.functional.hessian(lambda x: (x[:, None] * x.sin()).square().sum(), x, vectorize=True)  # CHANGE
 
 
 def trainers_that_are_garbage() -> None:

@@ -7,6 +7,7 @@ that are older than the scan are compared with it, as others may have the addres
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +53,14 @@ class HoldersAtFailure:
     def find_graph_holder(self) -> HeldRow | None:
         """Return the attribute or global variable that held the most through its graph: no call will free it."""
         return next((row for row in self.rows if _carries_graph(row.holder)), None)
+
+    def find_graph_collection(self) -> HeldRow | None:
+        """Return the container of a function that held the most through the autograd graphs of its items.
+
+        A module collects the results of its layers in forward: that is part of the model.
+        """
+        is_user_file = self._trace.stacks.is_user_file
+        return next((row for row in self.rows if _collects_graphs(row.holder, is_user_file)), None)
 
     def find_forgotten(self) -> HeldRow | None:
         """Return the cache of a function, or the thread, that held the most."""
@@ -177,6 +186,12 @@ class HoldersAtFailure:
 
 def _carries_graph(holder: Holder) -> bool:
     return holder.through == GRAPH and (holder.scope == "global" or "." in holder.name)
+
+
+def _collects_graphs(holder: Holder, is_user_file: Callable[[str], bool]) -> bool:
+    has_items = any(container.length > 1 for container in holder.containers)
+    is_own = holder.scope == "local" and is_user_file(holder.filename)
+    return holder.through == GRAPH and has_items and is_own and not holder.function.endswith(".forward")
 
 
 def _is_forgotten(row: HeldRow) -> bool:

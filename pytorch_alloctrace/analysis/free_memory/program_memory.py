@@ -22,7 +22,11 @@ forward without backward       activations hold a quarter of the usable bytes, a
 many forwards before backward  likewise, but backward has evaluated nodes of that line; since then, the line has called
                                the model at least twice as often as before earlier passes of backward, or each module
                                three times, with other work between
-vmap                           calls of torch.func.vmap by one line made half of the live bytes
+collected graphs               a container of a function, not of a module's forward, held a quarter through the autograd
+                               graphs of its items at the object scan of the failure
+recomputed                     activations that a checkpoint computes again in backward hold a quarter, and half of all
+vmap                           calls of torch.func.vmap, or of a Jacobian or Hessian, by one line made half of the live
+                               bytes
 held                           a cache of a function (lru_cache), or threads that have not ended, hold a quarter
 many models                    one line made three models or more, in a loop that also calls a model; their weights hold
                                a tenth
@@ -80,6 +84,8 @@ from .holders_at_failure import HoldersAtFailure
 KEPT_EXCEPTION = "exception"
 AUTOCAST_CACHE = "autocast's cache"
 CARRIED_GRAPH = "carried graph"
+COLLECTED_GRAPHS = "collected graphs"
+RECOMPUTED = "recomputed"
 VMAP = "vmap"
 HELD = "held"
 UNUSED_VARIABLES = "unused variables"
@@ -93,14 +99,16 @@ OPTIMIZER_STEP = "optimizer step"
 LARGE_REQUEST = "large request"
 COPIES = "copies of the model"
 CAUSES = (
-    *(KEPT_EXCEPTION, GARBAGE, AUTOCAST_CACHE, CARRIED_GRAPH, NO_BACKWARD, MANY_FORWARDS),
-    *(VMAP, HELD, MANY_MODELS, CHECKPOINT, FORMER_TRAINING, UNUSED_VARIABLES),
+    *(KEPT_EXCEPTION, GARBAGE, AUTOCAST_CACHE, VMAP, CARRIED_GRAPH, NO_BACKWARD, MANY_FORWARDS),
+    *(COLLECTED_GRAPHS, RECOMPUTED, HELD, MANY_MODELS, CHECKPOINT, FORMER_TRAINING, UNUSED_VARIABLES),
     *(LARGE_PARAMETER, OPTIMIZER_STATE, OPTIMIZER_STEP, LARGE_REQUEST, COPIES, COLLECTED, *USES),
 )
 MIN_GROWING_REQUESTS, GROWING_PARTS = 64, 16
 """Minimum number of requests that may grow, and number of equal parts whose largest requests are compared."""
 MIN_GROWING_SHARE, MIN_GROWTH = 0.8, 2
 """Minimum share of these parts with a larger request than the part before, and ratio of the failed one to the first."""
+MIN_ACTIVATIONS = 0.8
+"""Minimum bytes of activations, as a share of those of the model, to be the cause beside a larger model."""
 HUGE_SHARE = 0.5
 """Minimum share of the usable bytes that a request for activations takes to be the cause: they are many requests."""
 MIN_CARRIED_CALLS = 3
@@ -122,7 +130,12 @@ _ATTENTION = re.compile(r"attention|attn|attend", re.IGNORECASE)
 _ATTENTION_WORK = re.compile(r"softmax|@|matmul|bmm|einsum|dropout|mask|score|attn|attention|\bq\b")
 """Words of a line that computes with an attention matrix."""
 _FUSED_ATTENTION = "scaled_dot_product"
-_VMAP = re.compile(r"[/\\]torch[/\\]_functorch[/\\]vmap\.py$")
+_VMAP = re.compile(
+    r"[/\\]torch[/\\](_functorch[/\\](vmap|eager_transforms)|_vmap_internals|autograd[/\\]functional)\.py$"
+)
+_CHECKPOINTING = re.compile(r"[/\\]torch[/\\]utils[/\\]checkpoint\.py$")
+_RECOMPUTATION = ("recompute_fn", "CheckpointFunction.backward")
+"""Ends of the names of functions of torch's checkpointing that compute a part again in backward."""
 _FOREACH, _FOREACH_SGD = "_multi_tensor_", "_multi_tensor_sgd"
 _INIT_STATE = "_init_group"
 """Function of torch's optimizers that makes the state of parameters."""
@@ -257,8 +270,15 @@ class ProgramMemory:
     """Local variables that their functions did not read any more at that scan, the most bytes first."""
     double: Holder | None
     """Object with the most float64 tensors at that scan, if most of the held memory of such numbers is float64."""
+    graph_collection: HeldRow | None
+    """Container of a function that held the most through the autograd graphs of its items at that scan."""
+    recomputed: SiteBytes | None
+    """Line of a checkpointed part with the most activations that backward computed again, with those of all parts."""
     vmap: SiteBytes | None
-    """Line that called torch.func.vmap, with the live bytes of its calls; None if it has none."""
+    """Line that called torch.func.vmap or computes a Jacobian, with the bytes of its calls and of a request within;
+    None without any."""
+    vmap_function: str
+    """The function of torch that the line calls: "hessian"."""
     garbage: HeldRow | None
     """Reference cycle with the most memory that only a garbage collection frees; None if that scan found none."""
     large_parameter: LargeParameter | None
@@ -271,8 +291,10 @@ class ProgramMemory:
         large = LARGE_SHARE * usable_bytes
         if (cause := self.leading_cause(usable_bytes)) is not None:
             return cause
-        if self.vmap is not None and self.vmap.bytes >= max(large, sum(self.bytes_by_use.values()) / 2):
-            return VMAP
+        if self.graph_collection is not None and self.graph_collection.bytes >= large:
+            return COLLECTED_GRAPHS
+        if self.recomputed is not None and self.recomputed.bytes >= max(large, self.bytes_by_use[ACTIVATIONS] / 2):
+            return RECOMPUTED
         if self.holder is not None and self.holder.bytes >= large:
             return HELD
         if self.models is not None and self.models.site.bytes >= MIN_CHECKPOINT_SHARE * usable_bytes:
@@ -295,6 +317,9 @@ class ProgramMemory:
         if self.requested_bytes >= (large if is_special else HUGE_SHARE * usable_bytes):
             return LARGE_REQUEST
         use = max(USES, key=self.bytes_with_request)
+        activations = self.bytes_with_request(ACTIVATIONS)
+        if use == MODEL and activations >= MIN_ACTIVATIONS * self.bytes_by_use[MODEL]:
+            use = ACTIVATIONS  # a smaller model is the last remedy
         return COLLECTED if use == FORWARD and self.collection is not None else use
 
     def bytes_with_request(self, use: str) -> int:
@@ -309,6 +334,9 @@ class ProgramMemory:
             return GARBAGE
         if self.autocast is not None and self.autocast.bytes >= LARGE_SHARE * usable_bytes:
             return AUTOCAST_CACHE
+        large, live = LARGE_SHARE * usable_bytes, sum(self.bytes_by_use.values())
+        if self.vmap is not None and self.vmap.bytes >= max(large, live / 2):
+            return VMAP
         if self.forwards is None:
             return None
         cause = self.forwards.find_cause(usable_bytes)
@@ -356,6 +384,7 @@ class _MemoryReader(ForwardReader):
         kept_allocations = int(totals["allocations"][total_lines == kept_line].sum())
         frames = self._frames(self._request_stack)[:_INNERMOST_FRAMES]
         earlier_state = self._of_optimizer & (self._live["alloc_seq"] < last_pass)
+        vmap = self._find_vmap()
         copies_of_step = self._of_optimizer & ~self._has_role("optimizer state")
         return ProgramMemory(
             bytes_by_use={use: int(self._bytes[rows].sum()) for use, rows in self._uses.items()},
@@ -396,7 +425,10 @@ class _MemoryReader(ForwardReader):
             collection=self._holders.find_collection(self._uses[FORWARD]),
             unused=self._holders.list_unused(),
             double=self._holders.find_double(),
-            vmap=self._find_vmap(),
+            graph_collection=self._holders.find_graph_collection(),
+            recomputed=self._find_recomputed(),
+            vmap=vmap[0] if vmap else None,
+            vmap_function=vmap[1] if vmap else "",
             garbage=self._holders.find_garbage(),
             large_parameter=self._find_large_parameter(),
             former_training=self._find_former_training(),
@@ -424,8 +456,27 @@ class _MemoryReader(ForwardReader):
         has_grown = self._request.requested_bytes >= MIN_GROWTH * int(largest[0])
         return GrowingRequests(int(largest[0]), len(sizes)) if is_steady and has_grown else None
 
-    def _find_vmap(self) -> SiteBytes | None:
-        """Return the line that called torch.func.vmap for the most live bytes, if any, with these.
+    def _find_recomputed(self) -> SiteBytes | None:
+        calls = self._stacks.outermost(
+            self._stacks.ends_in(
+                lambda filename, function: (
+                    _CHECKPOINTING.search(filename) is not None and function.endswith(_RECOMPUTATION)
+                )
+            )
+        )
+        rows = self._uses[ACTIVATIONS] & (calls[self._live["stack_id"]] > 0)
+        if not rows.any():
+            return None
+        stacks = self._live["stack_id"][rows]
+        outermost = self._stacks.outermost(self._stacks.is_user & (calls > 0))
+        sites = [int(outermost[stack]) or stack for stack in np.unique(stacks).tolist()]
+        lines = Counter(self._lines[site] for site in sites)
+        [(line, _)] = lines.most_common(1)
+        stack = next(site for site in sites if self._lines[site] == line)
+        return SiteBytes(Site.of_stack(self._stacks, stack), int(self._bytes[rows].sum()), int(rows.sum()), stack)
+
+    def _find_vmap(self) -> tuple[SiteBytes, str] | None:
+        """Return the line that called torch.func.vmap for the most bytes, if any, with these, and the function.
 
         The backward of its gradients has blocks without a line.
         """
@@ -437,13 +488,19 @@ class _MemoryReader(ForwardReader):
             return None
         candidates, numbers = np.unique(live_lines[of_vmap], return_inverse=True)
         rows = live_lines == candidates[np.bincount(numbers.reshape(-1), self._bytes[of_vmap]).argmax()]
-        caller = int(self._stacks.parent[calls[int(self._live["stack_id"][rows][0])]])
+        call = int(calls[int(self._live["stack_id"][rows][0])])
+        caller = int(self._stacks.parent[call])
+        function = self._stacks.frame(call).name
         first = self._live["alloc_seq"][rows].min()
         is_other = (self._events["seq"] > first) & (self._events["node_type"] == 0) & (lines[self._events["stack"]] < 0)
+        requested = 0
         if not is_other.any():  # the call has not returned
             is_later = self._live["alloc_seq"] > first
             rows |= is_later & self._of_backward & ~self._is_true_of_stack(self._stacks.has_frames)
-        return SiteBytes(Site.of_stack(self._stacks, caller), int(self._bytes[rows].sum()), int(rows.sum()), caller)
+            is_of_call = self._request.node_type or lines[self._request_stack] >= 0
+            requested = self._request.requested_bytes if is_of_call else 0
+        size = int(self._bytes[rows].sum()) + requested
+        return SiteBytes(Site.of_stack(self._stacks, caller), size, int(rows.sum()), caller), function
 
     def _find_large_parameter(self) -> LargeParameter | None:
         rows = np.flatnonzero(self._has_role("parameter"))

@@ -43,6 +43,8 @@ class Operation(enum.Enum):
     """Copies of the same values."""
     CHECKPOINT = "checkpoint"
     """Activation checkpointing of parts of a model: what they take and return is kept, the rest computed again."""
+    MERGE = "merge"
+    """A weight that is computed from other weights, such as those of a low-rank adapter."""
     WRITTEN_OUT = "written out"
     """A function such as gelu, computed by single operations: autograd keeps the input of each."""
     STEP = "step"
@@ -75,6 +77,7 @@ _PATTERNS = (
         r"|\blogits = |\blogits\.(float|to|softmax)\(|return logits\b",
         Operation.LOGITS,
     ),
+    (r"\baddmm\(\w*\.?\w*\.weight\b|\bweight \+ |\bweight = .* @ ", Operation.MERGE),
     (r"\bone_hot\(", Operation.ONE_HOT),
     (r"\b(F\.unfold|functional\.unfold|im2col)\(|\.unfold\(.*\)\.(contiguous|reshape|clone)\(", Operation.WINDOWS),
     (r"\b(sort|argsort|msort|quantile|nanquantile)\(", Operation.SORT),
