@@ -13,7 +13,7 @@ from .chains import collect_links
 from .edges import How
 from .inventory import tensor_type
 from .roots import FrameRoot, ModuleRoot
-from .stores import UNKNOWN, Store, find_assignment
+from .stores import UNKNOWN, Store, find_cycle_store
 
 _MAX_VISITED = 2000
 """Maximum number of references followed from the objects of one path."""
@@ -72,4 +72,4 @@ def _describe(start: Any, last: Any, parents: dict[int, Any], deadline: float) -
     if not attributes:
         return "", UNKNOWN
     _, position, name = max(attributes)
-    return name, find_assignment(nodes[position], links[position].edge.text[1:], deadline)
+    return name, find_cycle_store(nodes[position], links[position].edge.text[1:], deadline)

@@ -28,7 +28,7 @@ from .edges import Edge, How, is_tensor
 from .roots import FrameRoot, ModuleRoot, is_library_file, modules
 
 ASSIGNMENT, ADDITION, UPDATE, CALL = "assignment", "addition", "update", "call"
-DEFINITION, REGISTRATION = "definition", "registration"
+DEFINITION, REGISTRATION, CYCLE = "definition", "registration", "cycle"
 """Values of `Store.kind`. Additions (`total += loss`) and updates (`parts = torch.cat((parts, part))`) read what they
 store."""
 _ADDING_METHODS = frozenset(
@@ -70,7 +70,8 @@ class Store(NamedTuple):
 
     kind: str = ""
     """"assignment"; "addition" (`total += loss`); "update", which reads the holder in another way; "call" of a method,
-    such as `append`; "definition" of a function that keeps values; "registration" of a hook; "" if unknown."""
+    such as `append`; "definition" of a function that keeps values; "registration" of a hook; "cycle", an assignment
+    that makes a reference cycle; "" if unknown."""
     filename: str = ""
     """File of the line."""
     function: str = ""
@@ -160,8 +161,11 @@ def _find_filling_of_entries(nodes: Sequence[Any], edges: Sequence[Edge], positi
     return _find_filling(nodes, edges, attributes[-1], deadline) if attributes else UNKNOWN
 
 
-def find_assignment(owner: Any, attribute: str, deadline: float) -> Store:
-    """Return the line of a method that assigns an attribute of its object, also in a constructor; else `UNKNOWN`."""
+def find_cycle_store(owner: Any, attribute: str, deadline: float) -> Store:
+    """Return the line of a method that assigns an attribute which makes a cycle; `UNKNOWN` if none is found.
+
+    Unlike other stores, it may be in a constructor.
+    """
     methods = [
         value
         for cls in access.mro(type(owner))
@@ -170,7 +174,7 @@ def find_assignment(owner: Any, attribute: str, deadline: float) -> Store:
     ]
     for code, name_access in _read_accesses(_list_codes(methods, None), (attribute,), deadline):
         if name_access.is_attribute and name_access.kind == ASSIGNMENT and not name_access.is_constant:
-            return _store_at(ASSIGNMENT, code, name_access.line)
+            return _store_at(CYCLE, code, name_access.line)
     return UNKNOWN
 
 

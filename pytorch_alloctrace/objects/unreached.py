@@ -16,8 +16,8 @@ from .chains import CYCLE, GRADIENT, TENSOR_HOOK, Chain, chain_of
 from .roots import FrameRoot, ModuleRoot
 from .walk import Kind, Walk, Walker, reference_pairs
 
-_MAX_LEVELS, _MAX_REFERRERS = 12, 2_000
-"""Maximum number of references on a path to a tensor, and of referrers collected."""
+_MAX_LEVELS, _MAX_LEVEL = 12, 32
+"""Maximum number of references on a path to a tensor, and of objects of a level whose referrers are read."""
 _MAX_CYCLE = 10_000
 """Maximum number of objects visited in the search of a cycle."""
 GARBAGE = "a reference cycle: garbage that the collector has not freed yet"
@@ -108,11 +108,12 @@ class ReferrerSearch:
 
     @property
     def has_ended(self) -> bool:
-        return not self._level or self._depth >= _MAX_LEVELS or len(self._objects) >= _MAX_REFERRERS
+        return not self._level or self._depth >= _MAX_LEVELS
 
     def read_level(self) -> None:
         """Read the objects that refer to those of the last level."""
-        level, self._level = self._level, []
+        # `gc.get_referrers` compares each reference in the process with each of these objects.
+        level, self._level = self._level[:_MAX_LEVEL], []
         ids = {id(obj) for obj in level}
         own_ids = {id(level), id(self._level), *map(id, self._referrers.values())}
         self._depth += 1

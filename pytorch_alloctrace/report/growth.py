@@ -58,7 +58,13 @@ _NO_HOLDER: dict[NoHolder | None, str] = {
     ),
 }
 """Ends of the sentence by reason."""
-_STORES = {"registration": "registered", "definition": "defined", "region": "entered", "backward": "called"}
+_STORES = {
+    "registration": "registered",
+    "definition": "defined",
+    "cycle": "cycle made",
+    "region": "entered",
+    "backward": "called",
+}
 
 
 def describe_undecided(verdict: LeakVerdict, summary: Summary, names: SiteNames) -> list[Finding]:
@@ -230,6 +236,7 @@ def describe_store(holder: Holder, names: SiteNames) -> list[str]:
         return []
     subject = {
         "registration": "The hook is registered",
+        "cycle": "The cycle is made",
         "region": "The region is entered",
         "definition": "The function that keeps them is defined",
         "backward": "`backward(create_graph=True)` is called",

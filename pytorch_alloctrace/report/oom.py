@@ -17,7 +17,7 @@ from ..reading.sites import Site
 from . import units
 from .finding import Finding
 from .fragmentation import describe_pinner, write_pinners
-from .oom_causes import describe_cause, describe_leading_leak
+from .oom_causes import CURE_OF_LARGER_INPUT, describe_cause, describe_larger_request, describe_leading_leak
 from .package_lines import describe_library_call
 from .screen import Screen
 from .site_names import SiteNames
@@ -143,6 +143,9 @@ def _advise_fragmented(failure: OutOfMemory, names: SiteNames, advisor: Advisor)
     )
     if failure.limit_bytes is not None:
         title = f"{_limit_title(failure, names)}, and no free piece was large enough"
+    larger = describe_larger_request(failure)
+    if larger:
+        title += f"; {larger}"
     free, largest = units.size(failure.here.free_bytes), units.size(failure.here.largest_free_bytes)
     available = "the limit left" if failure.limit_bytes else "the device had left"
     if not failure.is_free_here_enough:
@@ -155,16 +158,17 @@ def _advise_fragmented(failure: OutOfMemory, names: SiteNames, advisor: Advisor)
         why.append("It is a private pool, which keeps its free segments for as long as the program keeps the pool.")
         return _Advice(title, why, ["What helps: delete the pool when it is not in use."])
     order = "allocate long-lived memory before large memory"
+    helps = f"What helps: {CURE_OF_LARGER_INPUT if larger else ''}"
     if failure.settings.expandable_segments:
-        return _Advice(title, [*why, "Expandable segments are already on."], [f"What helps: {order}."], failure.here)
+        return _Advice(title, [*why, "Expandable segments are already on."], [f"{helps}{order}."], failure.here)
     advice = advisor.on_request(failure)
     if advice.why_not:
         suggestion = f"It may also help to set {_VARIABLE}=expandable_segments:True (not simulated)."
-        return _Advice(title, why, [f"What helps: {order}.", suggestion, advice.why_not], failure.here)
+        return _Advice(title, why, [f"{helps}{order}.", suggestion, advice.why_not], failure.here)
     if not advice.helping:
         tried = " and ".join(advice.tried)
         no_setting = f"No setting would have helped: {tried} {'was' if len(advice.tried) == 1 else 'were'} simulated."
-        return _Advice(title, why, [f"What helps: {order}.", no_setting], failure.here)
+        return _Advice(title, why, [f"{helps}{order}.", no_setting], failure.here)
     if failure.limit_bytes is not None and not advice.is_certain:
         outcome = advice.helping[0]
         limit_bytes = max(outcome.peak_reserved_bytes[1], failure.limit_bytes[0])
@@ -172,7 +176,7 @@ def _advise_fragmented(failure: OutOfMemory, names: SiteNames, advisor: Advisor)
             f"With {_VARIABLE}={outcome.setting.text} this request and all before it would have been served if the"
             f" limit allows {units.minimum(limit_bytes)}, as a model of torch's allocator shows."
         )
-        return _Advice(title, why, [f"What helps: {order}.", condition], failure.here)
+        return _Advice(title, why, [f"{helps}{order}.", condition], failure.here)
     settings = advice.settings
     alternative = f" (or, if that is not possible, {settings[1]})" if len(settings) > 1 else ""
     outcome = advice.helping[0]
@@ -181,7 +185,7 @@ def _advise_fragmented(failure: OutOfMemory, names: SiteNames, advisor: Advisor)
         f" {units.sizes(*outcome.peak_reserved_bytes)} reserved at most, as a model of torch's allocator shows."
     )
     return _Advice(
-        title, why, [f"What helps: set {_VARIABLE}={settings[0]}{alternative}, or {order}.", effect], failure.here
+        title, why, [f"{helps}set {_VARIABLE}={settings[0]}{alternative}, or {order}.", effect], failure.here
     )
 
 

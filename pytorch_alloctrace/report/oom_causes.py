@@ -57,9 +57,10 @@ _MAX_JOIN_DIFFERENCE = 0.01  # of a request that joins what a line has kept, as 
 _MAX_PART = 0.9  # of a request that joins blocks, the largest of them
 _MIN_JOINED_SHARE = 0.1  # of the usable bytes, of a request that may have the size of other blocks by coincidence
 _MIN_UNUSED_SHARE = 0.1  # of the usable bytes, of unused variables beside another cause
+_MIN_MUCH_LARGER = 4  # times a line's largest request, for this to be told beside another verdict
 _MIN_GROWTH = 2  # of a line's largest request, to mention the one before
 _ARITHMETIC = re.compile(r" [-+*/] |\b(div|mul|add|sub|exp|softmax|relu|sigmoid|tanh|masked_fill|where)\(")
-_CURE_OF_LARGER_INPUT = (
+CURE_OF_LARGER_INPUT = (
     "if this input is larger than those before, process it in parts (tiles of an image, chunks of a sequence), or "
     "bound its size; "
 )
@@ -98,6 +99,14 @@ def describe_cause(failure: OutOfMemory, names: SiteNames) -> CauseText | None:
             f" {list_variables(unused)}."
         )
     return text
+
+
+def describe_larger_request(failure: OutOfMemory) -> str:
+    """Return a clause on a request that is much larger than all before of its line; "" for others."""
+    before = failure.program.largest_before_bytes
+    if failure.requested_bytes < _MIN_MUCH_LARGER * before or not before:
+        return ""
+    return f"the largest request of this line before was {units.size(before)}"
 
 
 def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) -> CauseText:
@@ -392,7 +401,7 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
     title = f"{line} requests {request} at once"
     operation = find_operation(failure.site, [])
     is_larger = failure.requested_bytes >= _MIN_GROWTH * program.largest_before_bytes > 0
-    larger = _CURE_OF_LARGER_INPUT if is_larger else ""
+    larger = CURE_OF_LARGER_INPUT if is_larger else ""
     if failure.verdict == TOO_LARGE:
         max_possible, device = units.size(failure.max_possible_bytes or 0), units.size(failure.device_bytes or 0)
         why.append(f"The device has {device}, and at most {max_possible} can be allocated: freeing cannot help.")
@@ -484,7 +493,7 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     if failure.requested_bytes >= _MIN_GROWTH * program.largest_before_bytes > 0:
         before = units.size(program.largest_before_bytes)
         title += f" of {units.size(failure.requested_bytes)}, of whose line the largest before was {before}"
-        larger = f"{_CURE_OF_LARGER_INPUT.removesuffix('; ')} (of a padded batch: number times longest); "
+        larger = f"{CURE_OF_LARGER_INPUT.removesuffix('; ')} (of a padded batch: number times longest); "
         help_texts[0] = f"What helps: {larger}{help_texts[0].removeprefix('What helps: ')}"
     return CauseText(title, site, stack, list_lines(sites, names), help_texts)
 
@@ -493,7 +502,7 @@ def _describe_forward(failure: OutOfMemory, names: SiteNames) -> CauseText:
     size, sites = failure.program.bytes_with_request(causes.FORWARD), failure.program.sites_by_use[causes.FORWARD]
     site, stack = top_line(sites, failure)
     before = failure.program.largest_before_bytes
-    larger = _CURE_OF_LARGER_INPUT if failure.requested_bytes >= _MIN_GROWTH * before > 0 else ""
+    larger = CURE_OF_LARGER_INPUT if failure.requested_bytes >= _MIN_GROWTH * before > 0 else ""
     return CauseText(
         f"A forward without gradients fills {failure.device}, mostly at {names.site(site)}:"
         f" {with_share(size, failure)} with the request",

@@ -122,8 +122,8 @@ class Holder:
     store_kind: str = ""
     """How the program stores into the object: "assignment"; "addition" (`total += loss`); "update", which reads the
     object in another way (`parts = torch.cat((parts, part))`); "call" of a method, such as `append`; "definition" of a
-    function that keeps values; "registration" of a hook; "region" of autocast; "backward" with
-    `create_graph=True`, which gives a gradient its graph; "" if unknown."""
+    function that keeps values; "registration" of a hook; "cycle", an assignment that makes a reference cycle;
+    "region" of autocast; "backward" with `create_graph=True`, which gives a gradient its graph; "" if unknown."""
     store: Frame | None = None
     """Line that stores into the object; None if unknown."""
     tensor_share: float = 1.0
