@@ -24,7 +24,13 @@ from pytorch_alloctrace.analysis.free_memory.failed_allocations import FailedAll
 from pytorch_alloctrace.analysis.free_memory.forwards import Forwards
 from pytorch_alloctrace.analysis.free_memory.fragmentation import Fragmentation
 from pytorch_alloctrace.analysis.free_memory.oom import OutOfMemory
-from pytorch_alloctrace.analysis.free_memory.program_memory import FormerTraining, MadeModels, ProgramMemory
+from pytorch_alloctrace.analysis.free_memory.program_memory import (
+    FormerTraining,
+    GrowingRequests,
+    LargeParameter,
+    MadeModels,
+    ProgramMemory,
+)
 from pytorch_alloctrace.analysis.leaks.leak import (
     Doubt,
     Growth,
@@ -144,6 +150,8 @@ VALUES: tuple[tuple[type, str], ...] = (
     (AutocastMemory, "`ProgramMemory.autocast`"),
     (MadeModels, "`ProgramMemory.models`"),
     (FormerTraining, "`ProgramMemory.former_training`"),
+    (GrowingRequests, "`ProgramMemory.growing_requests`"),
+    (LargeParameter, "`ProgramMemory.large_parameter`"),
     (HeldRow, "`ProgramMemory.holder`"),
     (ModelOrigin, "`ProgramMemory.model_origin`"),
     (SiteBytes, "each of `OutOfMemory.top_sites`"),

@@ -27,11 +27,9 @@ from .free_memory.autocast_cache import find_autocast_cache
 from .free_memory.forwards import Forwards
 from .free_memory.garbage_cycles import (
     GARBAGE,
-    Collection,
     explain_by_collections,
     explains,
     find_garbage,
-    list_collections,
 )
 from .free_memory.inefficiencies import inefficiencies_of
 from .free_memory.inefficiency import Inefficiency
@@ -41,6 +39,7 @@ from .free_memory.program_memory import is_loaded
 from .free_memory.unused_gradients import find_end, find_unused_gradients
 from .free_memory.unused_graph import find_graph_at_peak
 from .leaks.clock import LEAST_ALLOCATIONS, Clock
+from .leaks.garbage_collections import Collection, list_collections
 from .leaks.growth import GrowingSite, StepGrowth, growing_sites, step_growth
 from .leaks.judge import LeakVerdict, judge_leaks
 from .leaks.leak import Growth, Leak, NoHolder

@@ -241,7 +241,7 @@ def _list_functions(attribute: str) -> list[object]:
         for value in list(module.variables.values()):
             members = access.class_dict(value).values() if isinstance(value, type) else ()
             functions += [member for member in (value, *members) if type(member) is types.FunctionType]
-    return [function for function in functions[:_MAX_CODES] if attribute in function.__code__.co_names]
+    return [function for function in functions if attribute in function.__code__.co_names][:_MAX_CODES]
 
 
 def _climb_items(edges: Sequence[Edge], position: int) -> int:

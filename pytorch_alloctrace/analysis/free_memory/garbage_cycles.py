@@ -1,7 +1,7 @@
 """Garbage of reference cycles: memory that no variable refers to, until Python's garbage collector frees it.
 
 The collector counts objects, not bytes: cycles that hold much memory may wait long for it. Of the recorded collections,
-the `_MAX_COLLECTIONS` with the most events are examined: the live blocks before a collection that its thread freed
+those with the most events are examined: the live blocks before a collection that its thread freed
 during it were garbage. So were the blocks that an object scan found in a cycle to which no variable leads.
 """
 
@@ -14,33 +14,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import CompactedError
-from ...reading.positions import Range
-from ...reading.recorded import FREES, Held, RecordedTrace
+from ...reading.recorded import Held, RecordedTrace
 from ...reading.sites import Site
 from ...reading.table import Table, sums
 from ..evidence import DeviceEvidence
+from ..leaks.garbage_collections import Collection, list_collected, list_largest
 from ..leaks.leak import Doubt, Growth, Leak, NoHolder
 from ..leaks.referrers import find_holder, find_step, list_garbage, make_holder
 from .inefficiency import MIN_BYTES, MIN_SHARE, Inefficiency, elapsed_s
 
 GARBAGE = "garbage"
-_MAX_COLLECTIONS = 8
 _MAX_SCANNED = 4
 """Maximum number of groups of garbage examined that object scans found."""
-
-Collection = tuple[int, int, int]
-"""First and last event of a garbage collection, and its thread."""
-
-
-def list_collections(trace: RecordedTrace) -> list[Collection]:
-    """Return the recorded garbage collections after the compacted part of a trace. Takes a pass over its events."""
-    begin = trace.integrity.compacted_until
-    return [
-        (first, end, thread)
-        for events in trace.iter_events(Range(begin, trace.end_seq), ["garbage_collection"], with_state=False)
-        for first, end, thread in zip(*(events[name].tolist() for name in ("address", "seq", "thread")), strict=True)
-        if begin <= first < end  # in a corrupt trace, the address may be any number
-    ]
 
 
 def find_garbage(evidence: DeviceEvidence, collections: Sequence[Collection]) -> Inefficiency | None:
@@ -53,7 +38,7 @@ def find_garbage(evidence: DeviceEvidence, collections: Sequence[Collection]) ->
     peak = trace.replay.peak("allocated", device)
     if peak is None or peak.bytes < MIN_BYTES:
         return None
-    largest = sorted(collections, key=lambda row: row[0] - row[1])[:_MAX_COLLECTIONS]
+    largest = list_largest(collections)
     scanned = sorted(list_garbage(trace), key=lambda found: -found.bytes)[:_MAX_SCANNED]
     examined = [
         *(_read_collection(evidence, *row) for row in largest),
@@ -82,25 +67,12 @@ def explain_by_collections(trace: RecordedTrace, leak: Leak, collections: Sequen
         return leak
     judged_at = max(leak.judged_at + 1, trace.integrity.compacted_until)
     blocks = trace.replay.live(judged_at, leak.device, leak.block_stacks)["alloc_seq"]
-    for collection in sorted(later, key=lambda row: row[0] - row[1])[:_MAX_COLLECTIONS]:
+    for collection in list_largest(later):
         with contextlib.suppress(CompactedError):
-            garbage = _list_garbage(trace, leak.device, *collection)[1]
+            garbage = list_collected(trace, leak.device, *collection)[1]
             if 2 * int(np.isin(blocks, garbage["alloc_seq"]).sum()) >= len(blocks) > 0:
                 return dataclasses.replace(leak, no_holder=NoHolder.COLLECTED)
     return leak
-
-
-def _list_garbage(trace: RecordedTrace, device: str, first: int, end: int, thread: int) -> tuple[Table, Table]:
-    """Return the live blocks before the collection of the events from `first` to `end`, and those that it freed.
-
-    Raises CompactedError.
-    """
-    live = trace.replay.live(first, device)
-    freed = [
-        events["address"][(events["thread"] == thread) & (trace.devices_of(events) == device)]
-        for events in trace.iter_events(Range(first, end), FREES, with_state=False)
-    ]
-    return live, live.take(np.isin(live["address"], np.concatenate(freed))) if freed else live.take([])
 
 
 _Garbage = tuple[Inefficiency, Table]
@@ -110,7 +82,7 @@ _Garbage = tuple[Inefficiency, Table]
 def _read_collection(evidence: DeviceEvidence, first: int, end: int, thread: int) -> _Garbage | None:
     """Return what the collection of the events from `first` to `end` freed; None if unknown or nothing."""
     try:
-        live, garbage = _list_garbage(evidence.trace, evidence.device, first, end, thread)
+        live, garbage = list_collected(evidence.trace, evidence.device, first, end, thread)
     except CompactedError:
         return None
     return _create_finding(evidence, live, garbage, end) if len(garbage) else None

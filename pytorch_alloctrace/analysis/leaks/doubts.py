@@ -264,26 +264,8 @@ class DoubtFinder:
         return any(failure.outcome == ENDED and failure.seq >= self._clock.judged_at for failure in failures)
 
     def _doubt(self, leak: Leak, doubt: Doubt) -> Growth:
-        return Growth(
-            doubt=doubt,
-            site=leak.line,
-            stack_ids=leak.stack_ids,
-            kind=leak.kind,
-            device=leak.device,
-            unit=leak.unit,
-            judged_at=leak.judged_at,
-            allocated_bytes=leak.allocated_bytes,
-            blocks=leak.blocks,
-            arrivals=leak.units_with_survivors,
-            units=round(self._clock.length) + 1,
-            first=leak.onset,
-            last=self._clock.first_step + self._clock.length,
-            holder=leak.holder,
-            no_holder=leak.no_holder,
-            block_stacks=leak.block_stacks,
-            is_model=leak.is_model,
-            leak=leak,
-        )
+        units, last = round(self._clock.length) + 1, self._clock.first_step + self._clock.length
+        return Growth.of_leak(leak, doubt, units, last)
 
     def _find_scan(self, holder: Holder) -> Held | None:
         for held in self._trace.held:

@@ -34,6 +34,7 @@ from .backlog import find_backlogs
 from .doubts import LARGE_SHARE, DoubtFinder
 from .filled import find_filled_lines
 from .forecast import estimate_free_bytes
+from .garbage_collections import Collection, count_collected, list_collections
 from .growing_buffers import find_growing_leaks, find_possible_buffers
 from .leak import (
     GROWING,
@@ -60,6 +61,8 @@ RECENT_SHARE = 0.5
 """Share of the run after which a line must allocate repeatedly for its few blocks to be undecided."""
 MIN_UNCOMPACTED_UNITS = 24
 """Minimum number of uncompacted units to distinguish a growing buffer from longer inputs."""
+MIN_COLLECTED_SHARE = 0.25
+"""Minimum number of blocks of a line that collections freed, as a share of those that it leaks, to be no leak."""
 BEGINNING_SHARE = 0.25
 """Share of the run, from its beginning, whose allocated blocks are no evidence of growth."""
 
@@ -84,11 +87,12 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
         stacks = {stack for growth in growths if growth.is_judged for stack in growth.stack_ids}
         leaks += [leak for leak in part_leaks if not _list_lines([leak]) & lines and stacks.isdisjoint(leak.stack_ids)]
         growths += part_growths
+    leaks, collected = _split_collected(evidence, leaks)
     lines = _list_lines(leaks)
     growths = sorted(
         (growth for growth in growths if not _list_lines([growth]) & lines), key=lambda growth: -growth.allocated_bytes
     )
-    growths = _note_garbage(evidence, growths)
+    growths = [*collected, *_note_garbage(evidence, growths)]
     undecided, notes = _select_growth(growths, max(MIN_UNDECIDED_SHARE * peak_bytes, 1))
     notes = _omit_repetitions(evidence, notes)
     is_one_pass = False
@@ -113,6 +117,27 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
         undecided=tuple(_attach_missing_holders(evidence, undecided)),
         notes=tuple(_attach_missing_holders(evidence, notes)),
     )
+
+
+def _split_collected(evidence: DeviceEvidence, leaks: Sequence[Leak]) -> tuple[list[Leak], list[Growth]]:
+    """Return the leaks, and as growth those that are garbage of which collections freed a part in this run.
+
+    Garbage that no collection frees, as while the collector is disabled, is a leak.
+    """
+    trace, clock = evidence.trace, evidence.clocks[0]
+    garbage = {(held.event, held.holder) for held in list_garbage(trace)}
+    collected = []
+    collections: list[Collection] | None = None
+    for leak in leaks:
+        if leak.holder is None or (leak.holder.event, leak.holder.names[0]) not in garbage:
+            continue
+        collections = list_collections(trace) if collections is None else collections
+        freed = count_collected(trace, leak.device, leak.stack_ids, collections)
+        if freed >= MIN_COLLECTED_SHARE * leak.blocks:
+            units = round(clock.length) + 1
+            collected.append((leak, Growth.of_leak(leak, Doubt.GARBAGE, units, clock.first_step + clock.length)))
+    garbage_leaks = [leak for leak, _ in collected]
+    return [leak for leak in leaks if leak not in garbage_leaks], [growth for _, growth in collected]
 
 
 def _note_garbage(evidence: DeviceEvidence, growths: Sequence[Growth]) -> list[Growth]:

@@ -434,6 +434,30 @@ class Growth:
     """ACCUMULATED within a step: the peak without these blocks: that of intervals in which their stacks hold hardly
     anything, or the rest at the peak of the device; 0 if there is no training in such intervals."""
 
+    @classmethod
+    def of_leak(cls, leak: Leak, doubt: Doubt, units: int, last: float) -> Growth:
+        """Return the growth of what would be a leak without a doubt. units, last: as in the fields."""
+        return cls(
+            doubt=doubt,
+            site=leak.line,
+            stack_ids=leak.stack_ids,
+            kind=leak.kind,
+            device=leak.device,
+            unit=leak.unit,
+            judged_at=leak.judged_at,
+            allocated_bytes=leak.allocated_bytes,
+            blocks=leak.blocks,
+            arrivals=leak.units_with_survivors,
+            units=units,
+            first=leak.onset,
+            last=last,
+            holder=leak.holder,
+            no_holder=leak.no_holder,
+            block_stacks=leak.block_stacks,
+            is_model=leak.is_model,
+            leak=leak,
+        )
+
     @property
     def is_judged(self) -> bool:
         """True if the blocks have the lifetimes of a leak."""
