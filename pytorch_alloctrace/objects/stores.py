@@ -231,7 +231,7 @@ def _is_module(obj: object) -> bool:
     return torch is not None and access.is_a(obj, torch.nn.Module)
 
 
-def _list_functions(attribute: str) -> list[object]:
+def _list_functions(attribute: str) -> Sequence[object]:
     """Return the functions and methods of the program that use an attribute by name, such as one of a library's object.
 
     Only in the program's code can such an attribute be assigned that the library's class does not have.
