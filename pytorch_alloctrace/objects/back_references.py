@@ -22,8 +22,10 @@ _MAX_ITEMS = 500
 _SKIPPED = (types.ModuleType, types.FrameType, types.BuiltinFunctionType, type)
 
 
-def find_back_reference(path: Sequence[Any], deadline: float) -> tuple[str, Store]:
-    """Return the attribute through which an object of a path is in a cycle, such as "Node.parent", and what assigns it.
+def find_back_reference(path: Sequence[Any], deadline: float, *, with_store: bool = False) -> tuple[str, Store]:
+    """Return the attribute through which an object of a path is in a cycle, such as "Node.parent".
+
+    With `with_store`, return the line that assigns it, too.
 
     Of several objects, that nearest to the tensor counts. The attribute is "" if none is found. `deadline`: end of the
     search, by `time.thread_time`.
@@ -41,7 +43,7 @@ def find_back_reference(path: Sequence[Any], deadline: float) -> tuple[str, Stor
                 return "", UNKNOWN
             for child in children:
                 if child is start:
-                    return _describe(start, obj, parents, deadline)
+                    return _describe(start, obj, parents, deadline if with_store else None)
                 if id(child) not in parents and gc.is_tracked(child) and not access.is_a(child, _SKIPPED):
                     parents[id(child)] = obj
                     queue.append(child)
@@ -55,7 +57,7 @@ def _referents(obj: Any) -> list[Any]:
     return [] if is_passed else gc.get_referents(obj)
 
 
-def _describe(start: Any, last: Any, parents: dict[int, Any], deadline: float) -> tuple[str, Store]:
+def _describe(start: Any, last: Any, parents: dict[int, Any], deadline: float | None) -> tuple[str, Store]:
     """Return the last attribute on the way from an object to itself, which ends with a reference from `last`.
 
     An attribute that refers to one object, such as its owner, is preferred to one with a container of objects.
@@ -72,4 +74,6 @@ def _describe(start: Any, last: Any, parents: dict[int, Any], deadline: float) -
     if not attributes:
         return "", UNKNOWN
     _, position, name = max(attributes)
+    if deadline is None:
+        return name, UNKNOWN
     return name, find_cycle_store(nodes[position], links[position].edge.text[1:], deadline)

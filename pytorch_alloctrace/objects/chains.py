@@ -19,7 +19,7 @@ from .containers import Container, container_type, read_container
 from .edges import Edge, How, find_default, find_edge
 from .own_errors import is_own_error
 from .roots import WAITING, FrameRoot, ModuleRoot
-from .stores import UNKNOWN, Store, find_store
+from .stores import UNKNOWN, Store, find_store, is_module
 
 _MODULE_DICTS = (".__dict__", "._modules", "._parameters", "._buffers")
 """Dicts of torch modules' attributes, left out of a path."""
@@ -339,7 +339,7 @@ def collect_links(objects: Sequence[Any], container: Any) -> tuple[list[Any], li
                 continue
         without_index = without_index or (container is not None and parent is container)
         reference = find_edge(parent, child, without_index)
-        if type(child) is dict and (reference.text in _MODULE_DICTS and _is_module(parent)):
+        if type(child) is dict and (reference.text in _MODULE_DICTS and is_module(parent)):
             # The keys of this dict are the module's attributes.
             attribute = _find_module_attribute(child, next_object)
             if child is container and attribute is not None:
@@ -368,11 +368,6 @@ def _is_internal(parent: Any, child: Any, next_object: Any) -> bool:
     if kind is tuple and type(parent) is types.FunctionType:
         return child is parent.__closure__
     return False
-
-
-def _is_module(obj: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and access.is_a(obj, torch.nn.Module)
 
 
 def _find_module_attribute(attributes: dict[Any, Any], child: Any) -> Edge | None:

@@ -72,21 +72,21 @@ class ObjectScan:
         return self.result is ScanResult.TRUNCATED
 
 
-def scan_objects(seconds: float, search_unreached: bool = True) -> ObjectScan:
+def scan_objects(seconds: float, search_unreached: bool = True, *, at_end: bool = False) -> ObjectScan:
     """Scan the objects of the process for about `seconds` of processor time; group the tensors by what holds them.
 
     `search_unreached`: if the program's variables do not lead to many of the tensors, search the garbage and the
-    variables of libraries, which takes longest.
+    variables of libraries, which takes longest. `at_end`: the recording ends.
     """
     if not can_read_frames():
         return ObjectScan((), (), ScanResult.UNSUPPORTED, 0, 0)
     modules()  # not within `seconds`: classifies thousands of modules, once until others are imported
     begin = time.thread_time()
     with disable_torch_function():
-        return _scan_objects(seconds, begin, search_unreached)
+        return _scan_objects(seconds, begin, search_unreached, at_end)
 
 
-def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> ObjectScan:
+def _scan_objects(seconds: float, begin: float, search_unreached: bool, at_end: bool) -> ObjectScan:
     walker = Walker()
     # Leave time for grouping the tensors.
     walk = walker.walk(0.7 * seconds, MAX_OBJECTS, libraries=False)
@@ -104,7 +104,8 @@ def _scan_objects(seconds: float, begin: float, search_unreached: bool) -> Objec
                 unlisted = len(tensors)
             garbage = []
             if walk.complete and unlisted >= MIN_UNREACHED:
-                garbage = find_garbage(walker, walk, tensors, begin + 0.6 * seconds, begin + seconds)
+                deadlines = begin + 0.6 * seconds, begin + seconds
+                garbage = find_garbage(walker, walk, tensors, *deadlines, at_end=at_end)
                 garbage_groups += garbage
             del tensors[:]
             if unlisted >= MIN_UNREACHED and not garbage:

@@ -156,7 +156,7 @@ def _find_filling_of_entries(nodes: Sequence[Any], edges: Sequence[Edge], positi
         number
         for number in range(position + 1, len(edges) + 1)
         if edges[number - 1].how is How.ATTRIBUTE
-        and (not _is_library_class(type(nodes[number - 1])) or _is_module(nodes[number - 1]))
+        and (not _is_library_class(type(nodes[number - 1])) or is_module(nodes[number - 1]))
     ]
     return _find_filling(nodes, edges, attributes[-1], deadline) if attributes else UNKNOWN
 
@@ -206,10 +206,11 @@ def _find_filling(nodes: Sequence[Any], edges: Sequence[Edge], position: int, de
         classes = [cls for cls in access.mro(type(referrer)) if is_context or not _is_library_class(cls)]
         methods = [value for cls in classes for value in access.class_dict(cls).values()]
         store = _find_in(_list_codes(methods, nodes[0]), edge.text[1:], True, holders, key, deadline)
-        # A program adds attributes to modules, which are objects of a library.
-        if store is None and (classes or _is_module(referrer)):
-            functions = _list_makers(classes[0]) if classes else _list_functions(edge.text[1:])
-            store = _find_in(_list_codes(functions, nodes[0]), edge.text[1:], True, holders, key, deadline)
+        if store is None and classes:
+            codes = _list_codes(_list_makers(classes[0]), nodes[0])
+            store = _find_in(codes, edge.text[1:], True, holders, key, deadline)
+        elif store is None and _is_added(edge.text[1:], referrer):
+            store = _find_in(_list_program_codes(edge.text[1:]), edge.text[1:], True, holders, key, deadline)
         return store or UNKNOWN
     else:
         return UNKNOWN
@@ -226,22 +227,29 @@ def _list_makers(cls: type) -> list[object]:
     return [function for function in functions[:_MAX_CODES] if name in function.__code__.co_names]
 
 
-def _is_module(obj: object) -> bool:
+def is_module(obj: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and access.is_a(obj, torch.nn.Module)
 
 
-def _list_functions(attribute: str) -> Sequence[object]:
-    """Return the functions and methods of the program that use an attribute by name, such as one of a library's object.
+def _is_added(attribute: str, module: Any) -> bool:
+    """Return whether a program has added an attribute to a module of a library: none of the library's own names."""
+    if not is_module(module):
+        return False
+    variables = access.attributes(module) or {}
+    own = (variables.get(name) for name in ("_parameters", "_buffers", "_modules"))
+    if any(type(names) is dict and attribute in names for names in own):
+        return False
+    methods = (value for cls in access.mro(type(module)) for value in access.class_dict(cls).values())
+    return not any(attribute in code.co_names for method in methods for code in access.codes_of(method))
 
-    Only in the program's code can such an attribute be assigned that the library's class does not have.
-    """
-    functions = []
+
+def _list_program_codes(attribute: str) -> Iterator[types.CodeType]:
+    """Yield the code of the program's functions and methods that uses an attribute."""
     for module in modules()[0]:
-        for value in list(module.variables.values()):
-            members = access.class_dict(value).values() if isinstance(value, type) else ()
-            functions += [member for member in (value, *members) if type(member) is types.FunctionType]
-    return [function for function in functions if attribute in function.__code__.co_names][:_MAX_CODES]
+        for code in _list_codes(list(module.variables.values()), None):
+            if attribute in code.co_names:
+                yield code
 
 
 def _climb_items(edges: Sequence[Edge], position: int) -> int:

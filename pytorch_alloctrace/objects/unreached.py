@@ -16,19 +16,23 @@ from .chains import CYCLE, GRADIENT, TENSOR_HOOK, Chain, chain_of
 from .roots import FrameRoot, ModuleRoot
 from .walk import Kind, Walk, Walker, reference_pairs
 
-_MAX_LEVELS, _MAX_LEVEL = 12, 32
+_MAX_LEVELS, _MAX_LEVEL = 12, 128
 """Maximum number of references on a path to a tensor, and of objects of a level whose referrers are read."""
 _MAX_CYCLE = 10_000
 """Maximum number of objects visited in the search of a cycle."""
 GARBAGE = "a reference cycle: garbage that the collector has not freed yet"
 CPP_CYCLE = "a reference cycle through C++, which the collector may not detect"
+UNREAD = "held by objects to which no variable of the program leads, such as those of a library or of C++ code"
 OF_CPP = "held by C++ code, or by a value in use: nothing else in Python refers to it"
 
 
 def find_referrers(tensor: Any, walk: Walk) -> tuple[Chain | None, str]:
     """Return the referrer path to a tensor that the walk did not reach, or None, and why the tensor is alive."""
-    [(objects, is_cycle)] = find_paths([tensor], walk)
-    return describe_path(objects, is_cycle=is_cycle)
+    search = ReferrerSearch([tensor], walk, set(), math.inf)
+    search.read()
+    objects, is_cycle = search.find_path(tensor)
+    chain, note = describe_path(objects, is_cycle=is_cycle)
+    return chain, note if is_cycle or search.is_complete else UNREAD
 
 
 def find_paths(
@@ -39,14 +43,9 @@ def find_paths(
     The walk did not reach the tensors. `ignored`: objects of this package that refer to the tensors. `deadline`: end of
     the search, by `time.thread_time`.
     """
-    search = ReferrerSearch(tensors, walk, {id(ignored), *map(id, ignored)})
-    while True:
-        paths = [search.find_path(tensor) for tensor in tensors]
-        is_late = search.has_begun and time.thread_time() > deadline
-        if search.has_ended or is_late or all(is_cycle for _, is_cycle in paths):
-            return paths
-        del paths  # it refers to the tensors
-        search.read_level()
+    search = ReferrerSearch(tensors, walk, {id(ignored), *map(id, ignored)}, deadline)
+    search.read()
+    return [search.find_path(tensor) for tensor in tensors]
 
 
 def describe_path(objects: list[Any], *, is_cycle: bool, deadline: float = math.inf) -> tuple[Chain | None, str]:
@@ -55,7 +54,7 @@ def describe_path(objects: list[Any], *, is_cycle: bool, deadline: float = math.
         return None, OF_CPP
     chain = chain_of(objects, deadline=deadline)
     if is_cycle:
-        back_reference, store = find_back_reference(objects, deadline)
+        back_reference, store = find_back_reference(objects, deadline, with_store=True)
         store = store if store.line else chain.store
         chain = dataclasses.replace(chain, back_reference=back_reference, store=store)
     return _describe_cycle(chain) if is_cycle else (chain, OF_CPP.replace("it", "that"))
@@ -90,12 +89,16 @@ class ReferrerSearch:
     `gc.get_referrers` visits all objects of the process, however many referrers it is asked for.
     """
 
-    def __init__(self, tensors: Sequence[Any], walk: Walk, ignored_ids: set[int]) -> None:
+    def __init__(self, tensors: Sequence[Any], walk: Walk, ignored_ids: set[int], deadline: float) -> None:
         self._walk = walk
+        self._deadline = deadline
+        self._held_ids: set[int] = set()
+        """Ids of objects to which an object refers that the walk reached, but did not follow, as in a library."""
         self._objects: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
         self._referrers: dict[int, list[Any]] = {}  # by the id of the object that they refer to
         self._level = list(tensors)
         self._depth = 0
+        self._is_cut = False
         self._ignored_ids = ignored_ids | {id(walk.objects), id(walk.index), id(tensors)}
         self._ignored_ids |= {id(self.__dict__), id(self._objects), id(self._referrers)}
         for root in walk.objects:
@@ -103,16 +106,20 @@ class ReferrerSearch:
                 self._ignored_ids |= {id(root.variables), *map(id, root.variables)}
 
     @property
-    def has_begun(self) -> bool:
-        return self._depth > 0
+    def is_complete(self) -> bool:
+        """True if all objects that lead to the tensors were read."""
+        return not self._level and not self._is_cut
 
-    @property
-    def has_ended(self) -> bool:
-        return not self._level or self._depth >= _MAX_LEVELS
+    def read(self) -> None:
+        """Read the objects that refer to the tensors, as far as the limits allow, but at least one level of them."""
+        while self._level and not self._is_cut and self._depth < _MAX_LEVELS:
+            if self._depth and time.thread_time() > self._deadline:
+                break
+            self._read_level()
 
-    def read_level(self) -> None:
-        """Read the objects that refer to those of the last level."""
+    def _read_level(self) -> None:
         # `gc.get_referrers` compares each reference in the process with each of these objects.
+        self._is_cut = len(self._level) > _MAX_LEVEL
         level, self._level = self._level[:_MAX_LEVEL], []
         ids = {id(obj) for obj in level}
         own_ids = {id(level), id(self._level), *map(id, self._referrers.values())}
@@ -120,35 +127,44 @@ class ReferrerSearch:
         for referrer in gc.get_referrers(*level):
             if (
                 id(referrer) in self._ignored_ids
-                or id(referrer) in self._walk.index
                 or access.has_exact_type(referrer, (types.FrameType, FrameRoot, ModuleRoot))
                 or id(referrer) in own_ids
             ):
                 continue
-            for referent in gc.get_referents(referrer):
-                if id(referent) in ids:
-                    self._referrers.setdefault(id(referent), []).append(referrer)
+            referent_ids = ids.intersection(map(id, gc.get_referents(referrer)))
+            if id(referrer) in self._walk.index:
+                self._held_ids |= referent_ids
+                continue
+            for referent_id in referent_ids:
+                self._referrers.setdefault(referent_id, []).append(referrer)
             if id(referrer) not in self._objects:
                 self._objects[id(referrer)] = referrer
                 self._level.append(referrer)
 
     def find_path(self, tensor: Any) -> tuple[list[Any], bool]:
-        """Return the objects that lead to a tensor, as far as they are known, and whether they begin in a cycle."""
+        """Return the objects that lead to a tensor, as far as they are known, and whether they begin in a cycle.
+
+        No cycle is told if anything else may lead to it: if the search is not complete, or found a reference.
+        """
         child_of: dict[int, Any] = {}
         visited: dict[int, Any] = {id(tensor): tensor}
         references: dict[int, list[int]] = {}  # ids of the visited objects that each object refers to
         queue = [tensor]
+        cycle: list[Any] = []
         for obj in queue:
             for referrer in self._referrers.get(id(obj), ()):
                 references.setdefault(id(referrer), []).append(id(obj))
                 if id(referrer) in visited:
                     # Two paths to the same object are not yet a cycle.
-                    if (referrer is not tensor or len(queue) > 1) and _is_reachable(id(obj), id(referrer), references):
-                        return _build_chain(referrer, obj, child_of, visited), True
+                    is_new = not cycle and (referrer is not tensor or len(queue) > 1)
+                    if is_new and _is_reachable(id(obj), id(referrer), references):
+                        cycle = _build_chain(referrer, obj, child_of, visited)
                     continue
                 visited[id(referrer)] = referrer
                 child_of[id(referrer)] = obj
                 queue.append(referrer)
+        if cycle and self.is_complete and self._held_ids.isdisjoint(visited):
+            return cycle, True
         return (_build_chain(queue[-1], None, child_of, visited) if len(queue) > 1 else [tensor]), False
 
 

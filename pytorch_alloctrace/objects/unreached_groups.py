@@ -70,11 +70,14 @@ def find_tensor_cycles(walker: Walker, walk: Walk, tensors: list[Any], deadline:
     return groups
 
 
-def find_garbage(walker: Walker, walk: Walk, tensors: list[Any], deadline: float, last_deadline: float) -> list[Group]:
+def find_garbage(
+    walker: Walker, walk: Walk, tensors: list[Any], deadline: float, last_deadline: float, *, at_end: bool
+) -> list[Group]:
     """Return a group of the tensors to which no root leads, if most of a few samples are in cycles of the same owner.
 
-    The search of referrers does not begin after `deadline`, and ends at `last_deadline`. After the program has ended,
-    the objects of one cycle may have been in use until then: they are a group without the note on garbage.
+    The search of referrers does not begin after `deadline`, and ends at `last_deadline`. `at_end`: the recording
+    ends. If no function of the program runs any more, the objects of one cycle may have been in use until then: they
+    are a group without the note on garbage.
     """
     if time.thread_time() > deadline:
         return []
@@ -94,7 +97,7 @@ def find_garbage(walker: Walker, walk: Walk, tensors: list[Any], deadline: float
     if 2 * len(largest) <= len(samples):  # several kinds, or no name
         return []
     top, chain, note = largest[0]
-    if not any(type(root) is FrameRoot and not root.is_library for root in walk.objects):
+    if at_end and not any(type(root) is FrameRoot and not root.is_library for root in walk.objects):
         island = walker.walk_unreached(walk, [top], _MIN_UNREACHED_S, MAX_OBJECTS)
         if all(island.index.get(id(other), -1) >= 0 for other, _, _ in largest):
             chain, note = dataclasses.replace(chain, back_reference="", store=UNKNOWN), ""

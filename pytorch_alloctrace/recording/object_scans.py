@@ -89,6 +89,7 @@ class ObjectScans:
         self._due_collection_event = math.inf  # until another scan has shown how long one takes
         self._spent_s = 0.0
         self._needed_s = MIN_SCAN_S
+        self._has_failed = False  # a scan of MAX_SCAN_S was truncated
         self._complete_s = math.inf  # enough for a scan like the last complete one
         self._main_position: tuple[int, int] | None = None
         self._main_moved = self._began
@@ -148,7 +149,7 @@ class ObjectScans:
             self.stop()
             if self._scan_lock.acquire(timeout=MAX_WAIT_S):
                 try:
-                    scan = self._scan(MAX_FINAL_SCAN_S, search_unreached=True)
+                    scan = self._scan(MAX_FINAL_SCAN_S, search_unreached=True, at_end=True)
                 finally:
                     self._scan_lock.release()
                 if scan is not None:
@@ -239,7 +240,7 @@ class ObjectScans:
                 allowed_s, min_s = remaining_s * SCAN_SHARE, MIN_SCAN_S
                 if self._complete_s <= remaining_s:
                     allowed_s = max(allowed_s, self._complete_s)
-                elif self._needed_s <= min(remaining_s / 2, max_s):
+                elif self._needed_s <= min(remaining_s / 2, max_s) and not self._has_failed:
                     allowed_s = max(allowed_s, self._needed_s)
             if allowed_s < min_s:  # a later call has more time
                 return
@@ -261,14 +262,16 @@ class ObjectScans:
                 self._due_collection_event = event_count
             # Not truncated by graphs that other threads change: with more time, it would not read them either.
             is_truncated = scan is not None and scan.is_truncated
+            # Twice the maximum is never allowed: after a scan that took it, those that follow are short ones.
             self._needed_s = 2 * allowed_s if is_truncated else max(1.5 * scan_s, MIN_SCAN_S)
+            self._has_failed |= is_truncated and allowed_s >= max_s
             self._complete_s = math.inf if is_truncated else self._needed_s
             growth = TRUNCATED_SCAN_GROWTH if is_truncated else _scan_growth(scan_s, remaining_s - scan_s)
             self._due_event = max(event_count * growth, FIRST_SCAN_EVENTS)
         finally:
             self._scan_lock.release()
 
-    def _scan(self, seconds: float, search_unreached: bool) -> ObjectScan | None:
+    def _scan(self, seconds: float, search_unreached: bool, *, at_end: bool = False) -> ObjectScan | None:
         """Scan, write the results and return the scan; None without torch, and after an error of this package."""
         try:
             if "torch" not in sys.modules or sys.is_finalizing():
@@ -278,7 +281,7 @@ class ObjectScans:
             self._scan_event = event = self._recorder.next_event()
 
             def scan_and_write() -> ObjectScan:
-                scan = scan_objects(seconds, search_unreached=search_unreached)
+                scan = scan_objects(seconds, search_unreached=search_unreached, at_end=at_end)
                 for group in scan.groups:
                     self._write_group(event, group)
                 self._write_module_tensors(scan.module_tensors)

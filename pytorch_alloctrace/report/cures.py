@@ -46,7 +46,7 @@ _MOVED_IN_PLACE = re.compile(r"\s*(\w[\w.]*(?:\[[^\]]+\]|\.\w+)) = \1\.(?:to|cud
 _ACCUMULATION = "AccumulateGrad"
 """Autograd node that adds a gradient to the one of its parameter."""
 _LAST_ATTRIBUTE = re.compile(r"[^\s(,]*(\.\w+)(?= \(|,|$)")
-"""Begin of the description of a holder, up to an attribute: "trainer.layers[3].inputs (list of 30)"."""
+"""Beginning of the description of a holder, up to an attribute: "trainer.layers[3].inputs (list of 30)"."""
 _SUSPENDED = " of the suspended "
 _WORD = re.compile(r"\w+")
 _ENTRY_ATTRIBUTE = re.compile(r"(?:\[\.\.\.\])+.*?(\.\w+)$")
@@ -108,7 +108,7 @@ def cure_holder(holder: Holder, kind: str, device: str, names: SiteNames) -> str
     name = quote(names.referrer(holder.name or holder.path))
     places = {match[0]: match[1] for text in holder.names if (match := _LAST_ATTRIBUTE.match(text))}
     if len(places) > 1 and len({*places.values()}) == 1:
-        name += f" and the other `{places.popitem()[1]}`"
+        name += f" and the other `{next(iter(places.values()))}`"
     if holder.through in _CYCLES:
         return _CYCLES[holder.through](name, "" if holder.store is None else f" at {names.site(holder.store)}")
     is_in_function = _IN_FUNCTION.search(name) is not None or _is_below_suspended(holder)
@@ -370,11 +370,6 @@ _PLACES: dict[str, Callable[[str], str]] = {
 """By `Holder.through`: cures of what may be on the path."""
 
 
-def is_queue(holder: Holder) -> bool:
-    """Return whether a holder is the deque of a `queue.Queue` or `asyncio.Queue`."""
-    return holder.name.endswith((".queue", "._queue")) and "deque" in {item.type for item in holder.containers}
-
-
 def _cure_container(name: str, holder: Holder, device: str, names: SiteNames) -> str:
     largest = max(holder.containers, key=lambda container: container.length, default=None)
     kind = "" if largest is None else largest.type
@@ -388,8 +383,6 @@ def _cure_container(name: str, holder: Holder, device: str, names: SiteNames) ->
         return f"{name} has a bound, {largest.bound:,}: lower it, or keep less in each entry."
     if holder.containers[-1:] == (largest,) and holder.path.removeprefix(holder.name).startswith("[...]["):
         name = f"{names.referrer(f'the {kind}')}s in {name}"
-    if kind == "deque" and is_queue(holder):
-        return f"Give the queue {name} a bound, at which its producer waits: `queue.Queue(maxsize=...)`."
     if kind == "deque":
         return f"Give {name} a bound: `collections.deque(maxlen=...)`, or `queue.Queue(maxsize=...)`."
     if kind == "lru_cache":

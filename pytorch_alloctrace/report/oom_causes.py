@@ -11,7 +11,7 @@ from ..analysis.free_memory.oom import FRAGMENTED, TOO_LARGE, OutOfMemory
 from ..analysis.free_memory.program_memory import Forwards
 from ..analysis.leaks.leak import GRAPH, SURVIVORS, Leak
 from ..analysis.usage.held_rows import HeldRow
-from ..analysis.usage.operations import Operation, find_operation
+from ..analysis.usage.operations import Operation
 from ..analysis.usage.peak import ROUNDING, find_square
 from ..reading.sites import SiteBytes
 from . import units
@@ -88,7 +88,7 @@ def describe_cause(failure: OutOfMemory, names: SiteNames) -> CauseText | None:
         text.help[0] = f"What helps: {advice}{text.help[0].removeprefix('What helps: ')}"
     if (growing := failure.program.growing_requests) is not None and failure.cause in _GROWING and text.help:
         sizes = f"{units.size(growing.first_bytes)} at first, {units.size(failure.requested_bytes)} now"
-        title = f"{names.site(failure.site)} requests more each time ({sizes}). {text.title}"
+        title = f"{names.site(failure.site)} requests more and more ({sizes}). {text.title}"
         help_text = f"What helps: {_CURE_OF_GROWING}{text.help[0].removeprefix('What helps: ')}"
         text = dataclasses.replace(text, title=title, help=[help_text, *text.help[1:]])
     unused = failure.program.unused
@@ -399,7 +399,7 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
     why = []
     line, request = names.site(failure.site), with_share(failure.requested_bytes, failure)
     title = f"{line} requests {request} at once"
-    operation = find_operation(failure.site, [])
+    operation = program.request_operation
     is_larger = failure.requested_bytes >= _MIN_GROWTH * program.largest_before_bytes > 0
     larger = CURE_OF_LARGER_INPUT if is_larger else ""
     if failure.verdict == TOO_LARGE:
@@ -469,7 +469,7 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     attention = f"{_FUSED_ATTENTION}, which does not store the attention matrices; " if program.stores_attention else ""
     special = attention
     what = ""
-    operation = find_operation(sites[0].site, []) if sites else None
+    operation = program.operation_by_use[causes.ACTIVATIONS]
     if operation is not None and (operation in _ANYWHERE or operation is Operation.WRITTEN_OUT):
         of_request = failure.requested_bytes if sites[0].site == failure.site else 0
         if 2 * (sites[0].bytes + of_request) >= size:
@@ -532,7 +532,7 @@ def _describe_kept(failure: OutOfMemory, names: SiteNames) -> CauseText:
         return _describe_joined(joined, failure, names)
     top = sites[0]
     blocks = units.counted(top.blocks, "block")
-    operation = find_operation(top.site, []) if 2 * top.largest_bytes >= top.bytes else None
+    operation = program.operation_by_use[causes.KEPT] if 2 * top.largest_bytes >= top.bytes else None
     why = list_lines(sites, names) if len(sites) > 1 else []
     if program.kept_of_forward:
         why.append(f"Its {blocks} were allocated in the forward of a model, and have outlived backward.")

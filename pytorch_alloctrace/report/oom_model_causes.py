@@ -93,15 +93,13 @@ def describe_large_parameter(failure: OutOfMemory, names: SiteNames) -> CauseTex
     assert parameter is not None, "this cause requires a parameter"
     site = parameter.site
     name = f"`{parameter.name}`" if parameter.name else "a parameter"
-    by_role = failure.program.bytes_by_role
-    parts = ["its gradient"] if by_role["gradient"] or failure.request.node_type else []
-    parts += ["its optimizer state"] if by_role["optimizer state"] or failure.program.in_optimizer else []
-    beside = f" with {' and '.join(parts)}" if parts else ""
+    others = parameter.tensors - 1
+    beside = f" with {units.counted(others, 'tensor')} of its gradient and optimizer state" if others else ""
     return CauseText(
         f"One parameter, {name} of {names.site(site.site)}, takes {with_share(parameter.bytes, failure)}{beside}",
         site.site,
         site.stack_id,
-        [f"It has {units.size(site.bytes)}, and so has each of these.", *list_roles(failure)],
+        [f"It has {units.size(site.bytes)}.", *list_roles(failure)],
         [
             "What helps, if it is an embedding: fewer rows (number the ids that occur from 0 on), or `sparse=True` with"
             " SGD or SparseAdam, whose gradients have only the rows in use; else an optimizer with less state, lower"

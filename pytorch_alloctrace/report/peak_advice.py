@@ -12,7 +12,7 @@ from ..analysis.usage.held_memory import MIN_PEAK_SHARE
 from ..analysis.usage.operations import Operation
 from ..reading.sites import SiteBytes
 from . import units
-from .cures import BACKWARD_EACH, describe_checkpointing, is_queue, quote
+from .cures import BACKWARD_EACH, describe_checkpointing, quote
 from .growth import describe_store
 from .holders import describe_row
 from .oom_cause_text import list_variables
@@ -83,8 +83,8 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
             if holder.holder.containers
             else "free it before the peak, or keep it on the CPU (`.cpu()`)"
         )
-        if is_queue(holder.holder):
-            remedy = "a bound, at which the producer waits: `queue.Queue(maxsize=...)`"
+        if any(container.type == "deque" for container in holder.holder.containers):
+            remedy += ", or a bound (`maxlen` of a deque, `maxsize` of a queue)"
         advice.append(
             f"{amount} of it is held by {describe_row(holder, names)}{when}. What lowers it, if it is not needed:"
             f" {remedy}. {' '.join(describe_store(holder.holder, names))}".rstrip()
@@ -129,7 +129,9 @@ def _advise_on_operation(holding: Holding, names: SiteNames) -> list[str]:
     # Activations are of many lines. Of a few large tensors, one may be computed from another.
     for site, operation in rows[: 1 if is_training else _MAX_OPERATIONS]:
         if operation is not None and site.bytes >= max(MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES):
-            return _describe_operation(site, operation, holding, names, is_training=is_training)
+            advice = _describe_operation(site, operation, holding, names, is_training=is_training)
+            if advice:
+                return advice
     return []
 
 

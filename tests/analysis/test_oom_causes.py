@@ -134,7 +134,7 @@ CASES = [
     Case(
         "generation_with_a_cache",
         causes.FORWARD,
-        " requests more each time (",
+        " requests more and more (",
         "bound the length of what grows (a window, a maximum)",
         "join_to_cache",
     ),

@@ -49,7 +49,7 @@ def test_line_that_assigns_the_attribute_is_found() -> None:
     root = Node()
     child = Node(root)
 
-    _, store = find_back_reference([child, root, child.state], math.inf)
+    _, store = find_back_reference([child, root, child.state], math.inf, with_store=True)
 
     source = Path(__file__).read_text().splitlines()[store.line - 1]
     assert store.filename == __file__ and source.strip() == "self.parent = parent"

@@ -244,7 +244,7 @@ def test_objects_of_one_cycle_are_not_called_garbage_after_the_program_has_ended
     for _ in range(count):
         make()
     monkeypatch.setattr(walk, "frames", list)
-    groups = scan_objects(10.0).groups
+    groups = scan_objects(10.0, at_end=True).groups
     gc.enable()
     gc.collect()
 

@@ -25,7 +25,7 @@ class SimulatedRun:
     def next_event(self) -> int:
         return round(self._now * 40_000)
 
-    def _scan(self, seconds: float, search_unreached: bool) -> ObjectScan:
+    def _scan(self, seconds: float, search_unreached: bool, *, at_end: bool = False) -> ObjectScan:
         scan_s = min(seconds, self._needed_s)
         self.scanned.append((self.next_event(), scan_s))
         self._processor += scan_s

@@ -119,7 +119,7 @@ def _create_finding(
         seconds=elapsed_s(trace, trace.replay.time_before(event)),
         site=Site.of_stack(trace.stacks, stack) if stack else None,
         stack_id=stack,
-        site_bytes=round(scale * int(by_stack[stack])),
+        site_bytes=min(round(scale * int(by_stack[stack])), size),
         holder=None if scan is None else make_holder(trace, [scan], find_step(trace, scan.event), 1.0),
         figures={"blocks": round(scale * len(garbage)), "is_freed": float(scan is None)},
     )

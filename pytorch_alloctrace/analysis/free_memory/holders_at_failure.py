@@ -7,7 +7,7 @@ that are older than the scan are compared with it, as others may have the addres
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import itertools
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,10 @@ MIN_DOUBLE_BYTES = 1 << 20
 _MAX_EVENTS_TO_SCAN = 256
 """Number of events after the failure that are searched for the end of its object scan."""
 _LATENCY = KINDS.index("latency")
+CALL = "call"
+"""`Holder.store_kind` of a container to which a method adds items."""
+_MODULE_CALL = "_call_impl"
+"""Function of torch that calls a module."""
 _CACHE_ENTRY = "(...)"
 """In the name of a holder: an entry of an lru_cache."""
 
@@ -57,10 +61,22 @@ class HoldersAtFailure:
     def find_graph_collection(self) -> HeldRow | None:
         """Return the container of a function that held the most through the autograd graphs of its items.
 
-        A module collects the results of its layers in forward: that is part of the model.
+        A line of the function must add them, one after another. What a module collects in its forward, or a function
+        that it calls, is a part of the model.
         """
-        is_user_file = self._trace.stacks.is_user_file
-        return next((row for row in self.rows if _collects_graphs(row.holder, is_user_file)), None)
+        return next((row for row in self.rows if self._collects_graphs(row.holder)), None)
+
+    def _collects_graphs(self, holder: Holder) -> bool:
+        has_items = any(container.length > 1 for container in holder.containers)
+        if holder.through != GRAPH or not has_items or holder.scope != "local" or holder.store_kind != CALL:
+            return False
+        stacks, stack = self._trace.stacks, self._request.stack_id
+        frames = stacks.frames(stack) if 0 < stack < len(stacks) and stacks.has_frames(stack) else []
+        callers = itertools.dropwhile(
+            lambda frame: (frame.filename, frame.function) != (holder.filename, holder.function), frames
+        )
+        is_in_module = any(frame.name == _MODULE_CALL for frame in callers)
+        return stacks.is_user_file(holder.filename) and not is_in_module
 
     def find_forgotten(self) -> HeldRow | None:
         """Return the cache of a function, or the thread, that held the most."""
@@ -186,12 +202,6 @@ class HoldersAtFailure:
 
 def _carries_graph(holder: Holder) -> bool:
     return holder.through == GRAPH and (holder.scope == "global" or "." in holder.name)
-
-
-def _collects_graphs(holder: Holder, is_user_file: Callable[[str], bool]) -> bool:
-    has_items = any(container.length > 1 for container in holder.containers)
-    is_own = holder.scope == "local" and is_user_file(holder.filename)
-    return holder.through == GRAPH and has_items and is_own and not holder.function.endswith(".forward")
 
 
 def _is_forgotten(row: HeldRow) -> bool:

@@ -14,6 +14,8 @@ exception                      tracebacks of earlier exceptions held a quarter o
 garbage                        reference cycles to which nothing else refers held a quarter at the object scan of the
                                failure
 autocast's cache               a region of autocast that spans many iterations (see `autocast_cache`) holds a quarter
+vmap                           calls of torch.func.vmap, or of a Jacobian or Hessian, by one line made half of the live
+                               bytes
 carried graph                  as forward without backward, and an attribute or global variable holds half of these
                                activations through its autograd graph
 forward without backward       activations hold a quarter of the usable bytes, and the line that called the model has
@@ -25,8 +27,6 @@ many forwards before backward  likewise, but backward has evaluated nodes of tha
 collected graphs               a container of a function, not of a module's forward, held a quarter through the autograd
                                graphs of its items at the object scan of the failure
 recomputed                     activations that a checkpoint computes again in backward hold a quarter, and half of all
-vmap                           calls of torch.func.vmap, or of a Jacobian or Hessian, by one line made half of the live
-                               bytes
 held                           a cache of a function (lru_cache), or threads that have not ended, hold a quarter
 many models                    one line made three models or more, in a loop that also calls a model; their weights hold
                                a tenth
@@ -66,6 +66,7 @@ from ..leaks.loops import LoopIndex
 from ..usage.composition import FORWARD as FORWARD_PHASE
 from ..usage.composition import OPTIMIZER as OPTIMIZER_PHASE
 from ..usage.held_rows import HeldRow
+from ..usage.operations import CHECKPOINT_FILE, Operation, find_operation
 from ..usage.roles import ModelOrigin, find_model_origin
 from .autocast_cache import AutocastMemory, find_autocast_memory
 from .failed_allocations import FailedAllocation
@@ -130,11 +131,12 @@ _ATTENTION = re.compile(r"attention|attn|attend", re.IGNORECASE)
 _ATTENTION_WORK = re.compile(r"softmax|@|matmul|bmm|einsum|dropout|mask|score|attn|attention|\bq\b")
 """Words of a line that computes with an attention matrix."""
 _FUSED_ATTENTION = "scaled_dot_product"
-_VMAP = re.compile(
-    r"[/\\]torch[/\\](_functorch[/\\](vmap|eager_transforms)|_vmap_internals|autograd[/\\]functional)\.py$"
-)
-_CHECKPOINTING = re.compile(r"[/\\]torch[/\\]utils[/\\]checkpoint\.py$")
-_RECOMPUTATION = ("recompute_fn", "CheckpointFunction.backward")
+_VMAP_FILE = re.compile(r"[/\\]torch[/\\](_functorch[/\\]vmap|_vmap_internals)\.py$")
+_VMAP_FUNCTION = re.compile(r"\b(vmap_impl|_flat_vmap|_chunked_vmap|_vmap)\b")
+_DERIVATIVE_FILE = re.compile(r"[/\\]torch[/\\](_functorch[/\\]eager_transforms|autograd[/\\]functional)\.py$")
+_DERIVATIVE = re.compile(r"^(jacobian|hessian|jacrev|jacfwd)\b")
+"""Functions of torch that compute a matrix of derivatives. Before Python 3.11, some of their frames lack this name."""
+_RECOMPUTATION = ("recompute_fn", "backward")
 """Ends of the names of functions of torch's checkpointing that compute a part again in backward."""
 _FOREACH, _FOREACH_SGD = "_multi_tensor_", "_multi_tensor_sgd"
 _INIT_STATE = "_init_group"
@@ -198,6 +200,8 @@ class LargeParameter:
     """The line that made the parameter, or moved it to the device."""
     bytes: int
     """Bytes of the parameter, of the gradients and state of the same size, and of the request if it has this size."""
+    tensors: int
+    """Number of these tensors."""
 
 
 @dataclass(frozen=True)
@@ -236,6 +240,10 @@ class ProgramMemory:
     """True if a copy is younger than a pass of backward."""
     largest_before_bytes: int
     """Bytes of the largest earlier allocation of the request's line, without those of its own call of a model."""
+    request_operation: Operation | None
+    """Operation of the line that made the request, if that is a special one."""
+    operation_by_use: dict[str, Operation | None] = field(repr=False)
+    """For each of USES, the operation of the line with the most bytes, if that is a special one."""
     growing_requests: GrowingRequests | None
     """Earlier requests of the same stack, if they got larger again and again; else None."""
     outer_count: int
@@ -273,7 +281,7 @@ class ProgramMemory:
     graph_collection: HeldRow | None
     """Container of a function that held the most through the autograd graphs of its items at that scan."""
     recomputed: SiteBytes | None
-    """Line of a checkpointed part with the most activations that backward computed again, with those of all parts."""
+    """Line of a checkpointed part that made the most activations which backward computed again, with all of these."""
     vmap: SiteBytes | None
     """Line that called torch.func.vmap or computes a Jacobian, with the bytes of its calls and of a request within;
     None without any."""
@@ -309,7 +317,8 @@ class ProgramMemory:
             return FORMER_TRAINING
         if sum(row.bytes for row in self.unused) >= large:
             return UNUSED_VARIABLES
-        if self.large_parameter is not None and self.large_parameter.bytes >= HUGE_SHARE * usable_bytes:
+        is_large = self.large_parameter is not None and self.large_parameter.bytes >= HUGE_SHARE * usable_bytes
+        if is_large and not self.in_foreach:
             return LARGE_PARAMETER
         if self.in_optimizer:
             return OPTIMIZER_STATE if self.is_first_step and not self.in_foreach else OPTIMIZER_STEP
@@ -334,7 +343,7 @@ class ProgramMemory:
             return GARBAGE
         if self.autocast is not None and self.autocast.bytes >= LARGE_SHARE * usable_bytes:
             return AUTOCAST_CACHE
-        large, live = LARGE_SHARE * usable_bytes, sum(self.bytes_by_use.values())
+        large, live = LARGE_SHARE * usable_bytes, sum(self.bytes_by_use.values()) + self.requested_bytes
         if self.vmap is not None and self.vmap.bytes >= max(large, live / 2):
             return VMAP
         if self.forwards is None:
@@ -406,6 +415,13 @@ class _MemoryReader(ForwardReader):
             copies=copies,
             has_late_copies=has_late_copies,
             largest_before_bytes=self._find_largest_before(),
+            request_operation=find_operation(
+                Site.of_stack(self._stacks, self._request_stack), self._frames(self._request_stack)
+            ),
+            operation_by_use={
+                use: find_operation(top[0].site, self._frames(top[0].stack_id)) if top else None
+                for use, top in sites.items()
+            },
             growing_requests=self._find_growing_requests(),
             outer_count=self._find_outer_count(),
             is_attention=_mentions_attention(frames),
@@ -448,7 +464,7 @@ class _MemoryReader(ForwardReader):
         """Compare the largest requests of equal parts of the events: one line may make requests of several sizes."""
         is_own = (self._events["stack"] == self._request_stack) & (self._events["node_type"] == 0)
         sizes = self._events["requested_bytes"][is_own]
-        if len(sizes) < MIN_GROWING_REQUESTS or self._request.node_type:
+        if len(sizes) < MIN_GROWING_REQUESTS or self._request.node_type or not self._request_stack:
             return None
         # The first part has the warm-up, such as the prompt before the tokens that are generated.
         largest = np.array([part.max() for part in np.array_split(sizes, GROWING_PARTS)[1:]])
@@ -460,19 +476,22 @@ class _MemoryReader(ForwardReader):
         calls = self._stacks.outermost(
             self._stacks.ends_in(
                 lambda filename, function: (
-                    _CHECKPOINTING.search(filename) is not None and function.endswith(_RECOMPUTATION)
+                    CHECKPOINT_FILE.search(filename) is not None and function.endswith(_RECOMPUTATION)
                 )
             )
         )
         rows = self._uses[ACTIVATIONS] & (calls[self._live["stack_id"]] > 0)
         if not rows.any():
             return None
-        stacks = self._live["stack_id"][rows]
         outermost = self._stacks.outermost(self._stacks.is_user & (calls > 0))
-        sites = [int(outermost[stack]) or stack for stack in np.unique(stacks).tolist()]
-        lines = Counter(self._lines[site] for site in sites)
-        [(line, _)] = lines.most_common(1)
-        stack = next(site for site in sites if self._lines[site] == line)
+        bytes_by_line: Counter[int] = Counter()
+        stack_of_line = {}
+        for stack, size in zip(self._live["stack_id"][rows].tolist(), self._bytes[rows].tolist(), strict=True):
+            site = int(outermost[stack]) or stack
+            bytes_by_line[int(self._lines[site])] += size
+            stack_of_line[int(self._lines[site])] = site
+        [(line, _)] = bytes_by_line.most_common(1)
+        stack = stack_of_line[line]
         return SiteBytes(Site.of_stack(self._stacks, stack), int(self._bytes[rows].sum()), int(rows.sum()), stack)
 
     def _find_vmap(self) -> tuple[SiteBytes, str] | None:
@@ -480,7 +499,7 @@ class _MemoryReader(ForwardReader):
 
         The backward of its gradients has blocks without a line.
         """
-        calls = self._stacks.outermost(self._stacks.ends_in(lambda filename, _: _VMAP.search(filename) is not None))
+        calls = self._stacks.outermost(self._stacks.ends_in(_is_vmap))
         lines = np.where(calls > 0, self._lines[self._stacks.parent[calls]], -1)
         live_lines = lines[self._live["stack_id"]]
         of_vmap = live_lines >= 0
@@ -519,8 +538,10 @@ class _MemoryReader(ForwardReader):
         is_requested &= 0 <= self._request.requested_bytes - int(size) < MIN_BLOCK_SIZE
         [name] = self._trace.block_names([int(address)], [int(alloc_seq)], self._trace.end_seq)
         stack = int(self._live["stack_id"][largest])
-        total = int(size) * (1 + int(is_of_training.sum()) + is_requested)
-        return LargeParameter(name, SiteBytes(Site.of_stack(self._stacks, stack), int(size), 1, stack), total)
+        tensors = 1 + int(is_of_training.sum()) + int(is_requested)
+        return LargeParameter(
+            name, SiteBytes(Site.of_stack(self._stacks, stack), int(size), 1, stack), int(size) * tensors, tensors
+        )
 
     def _find_former_training(self) -> FormerTraining | None:
         """Return gradients and optimizer state that are older than the parameters of a later model.
@@ -692,6 +713,12 @@ class _MemoryReader(ForwardReader):
                 if size % item == 0 and 0 <= self._request.requested_bytes - outer < MIN_BLOCK_SIZE and outer > size:
                     return size // item
         return 0
+
+
+def _is_vmap(filename: str, function: str) -> bool:
+    """Return whether a function of torch computes all samples, or all rows of a matrix of derivatives, at once."""
+    is_vmap = _VMAP_FILE.search(filename) is not None and _VMAP_FUNCTION.search(function) is not None
+    return is_vmap or (_DERIVATIVE_FILE.search(filename) is not None and _DERIVATIVE.match(function) is not None)
 
 
 def _mentions_attention(places: Sequence[Frame] | Sequence[Site]) -> bool:

@@ -132,7 +132,8 @@ def _split_collected(evidence: DeviceEvidence, leaks: Sequence[Leak]) -> tuple[l
         if leak.holder is None or (leak.holder.event, leak.holder.names[0]) not in garbage:
             continue
         collections = list_collections(trace) if collections is None else collections
-        freed = count_collected(trace, leak.device, leak.stack_ids, collections)
+        earlier = [collection for collection in collections if collection[1] <= leak.judged_at]
+        freed = count_collected(trace, leak.device, leak.stack_ids, earlier)
         if freed >= MIN_COLLECTED_SHARE * leak.blocks:
             units = round(clock.length) + 1
             collected.append((leak, Growth.of_leak(leak, Doubt.GARBAGE, units, clock.first_step + clock.length)))

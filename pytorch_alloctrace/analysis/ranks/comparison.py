@@ -49,7 +49,7 @@ class Explanation:
     bytes: int
     usual: int
     holder: str
-    """The object that held most of the line's blocks on this rank; "" if unknown."""
+    """`PeakLine.holder` of the line on this rank."""
     difference: int
     """Requested bytes of all lines at the peak, less the medians of the other ranks."""
     factor: float | None = None

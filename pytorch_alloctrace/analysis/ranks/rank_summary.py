@@ -187,7 +187,7 @@ class PeakLine:
     site: Site
     bytes: int
     holder: str
-    """Name of the objects that held half or more of the line's memory at an object scan; "" if unknown."""
+    """Name of the objects that held half or more of the line's memory, by an object scan; "" if unknown."""
 
 
 @dataclass(frozen=True, eq=False)

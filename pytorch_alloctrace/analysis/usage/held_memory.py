@@ -196,22 +196,25 @@ def find_collection(evidence: DeviceEvidence, peak: Peak, site: SiteBytes) -> He
 
 
 def find_line_holders(trace: RecordedTrace, device: str, peak: Peak, sites: Sequence[SiteBytes]) -> list[str]:
-    """Return for each line the name of the objects that held half or more of its memory at a scan; "" if unknown.
+    """Return for each line the name of the objects that held half or more of its memory at a peak; "" if unknown.
 
-    The scan is the one nearest to the peak, for lines without such objects the last one.
+    Only blocks that are live at the peak and at an object scan count: the nearest one, for other lines the last one.
     """
     names = [""] * len(sites)
     scans = _list_scans(trace)
-    events = (_select_scan(trace, scans, target) for target in (peak.seq + 1, trace.end_seq))
+    events = [_select_scan(trace, scans, target) for target in (peak.seq + 1, trace.end_seq)]
+    if events[0] is None:
+        return names
+    at_peak = trace.replay.live(peak.seq + 1, device)["alloc_seq"]
     for event in dict.fromkeys(event for event in events if event is not None):
         live = trace.replay.live(event, device)
+        live = live.take(np.isin(live["alloc_seq"], at_peak))
         lines, total = trace.stacks.line_numbers[live["stack_id"]], int(live["requested_bytes"].sum())
         for number, site in enumerate(sites):
             of_line = live.take(lines == trace.stacks.line_numbers[site.stack_id])
-            size = int(of_line["requested_bytes"].sum())
-            if size and not names[number]:
-                rows = list_rows(trace, scans[event], of_line, total)[:1]
-                names[number] = next((row.holder.name for row in rows if 2 * row.bytes >= size), "")
+            if len(of_line) and not names[number]:
+                rows = list_rows(trace, scans[event], of_line, total, has_all=False)[:1]
+                names[number] = next((row.holder.name for row in rows if 2 * row.bytes >= site.bytes), "")
     return names
 
 

@@ -60,7 +60,7 @@ _FUNCTIONS = {
     "upsample": Operation.RESIZE,
 }
 """Functions of torch, by the name of a frame."""
-_CHECKPOINT = re.compile(r"[/\\]torch[/\\]utils[/\\]checkpoint\.py$")
+CHECKPOINT_FILE = re.compile(r"[/\\]torch[/\\]utils[/\\]checkpoint\.py$")
 _RECOMPUTATION = ("backward", "recompute_fn", "unpack_hook")
 """Functions of torch's checkpointing that compute a part again in backward."""
 _FOREACH = "_multi_tensor_"
@@ -74,14 +74,14 @@ _PATTERNS = (
     (r"\b(cross_entropy|log_softmax|logsumexp|nll_loss|kl_div)\(", Operation.LOSS),
     (
         r"\b(lm_|out_|output_)?head\(.*\)\.float\(\)|\blm_head\("
-        r"|\blogits = |\blogits\.(float|to|softmax)\(|return logits\b",
+        r"|\blogits = (F\.linear|.*\bhead)\(|\blogits\.(float|to|softmax)\(",
         Operation.LOGITS,
     ),
-    (r"\baddmm\(\w*\.?\w*\.weight\b|\bweight \+ |\bweight = .* @ ", Operation.MERGE),
+    (r"\baddmm\([\w.]*\.weight\b|\bweight \+ .*( @ |\bupdate\b|\bdelta\b)|\bweight = .* @ ", Operation.MERGE),
     (r"\bone_hot\(", Operation.ONE_HOT),
     (r"\b(F\.unfold|functional\.unfold|im2col)\(|\.unfold\(.*\)\.(contiguous|reshape|clone)\(", Operation.WINDOWS),
     (r"\b(sort|argsort|msort|quantile|nanquantile)\(", Operation.SORT),
-    (r"\.to_dense\(|\b(diag_embed|torch\.diag|torch\.eye|block_diag)\(", Operation.DENSE),
+    (r"\.to_dense\(|\b(diag_embed|torch\.eye|block_diag)\(", Operation.DENSE),
     (r"\bpad_sequence\(", Operation.PAD),
     (r"\b(interpolate|upsample)\(", Operation.RESIZE),
     (r"\.(float|double)\(\)|\b(to|type|softmax)\(.*\bfloat(32|64)\b", Operation.UPCAST),
@@ -89,7 +89,8 @@ _PATTERNS = (
     (r"\b(cat|stack)\(.*\)\.(sum|mean|any|all|a?min|a?max)\(", Operation.REDUCE),
     (
         r"\w\[(src|dst|sources?|targets?|rows?|cols?|idx|ids|ind(ex|ices)|rels?|relations?|perm|edges?|neighbou?rs?"
-        r"|edge_index\[\d\]|\w+_(idx|ids|index|indices)|(?!self\.)(\w+\.)+\w+)\]",
+        r"|edge_index\[\d\]|\w+_(idx|ids|index|indices)|(?!self\.)[A-Za-z_]\w*\.(rel|edge_\w+|idx|index|indices|ids|\w+_index))\]"
+        r"(?!\()",
         Operation.GATHER,
     ),
     (r"\b(index_select|gather|take_along_dim)\(", Operation.GATHER),
@@ -119,7 +120,7 @@ def find_operation(site: Site, frames: Sequence[Frame]) -> Operation | None:
     called = list(takewhile(lambda frame: (frame.filename, frame.line) != (site.filename, site.line), frames))
     if any(frame.name.startswith(_FOREACH) for frame in called):
         return Operation.STEP
-    in_checkpoint = [frame.name for frame in called if _CHECKPOINT.search(frame.filename)]
+    in_checkpoint = [frame.name for frame in called if CHECKPOINT_FILE.search(frame.filename)]
     if in_checkpoint and not any(name in _RECOMPUTATION for name in in_checkpoint):
         return Operation.CHECKPOINT
     operation = next((_FUNCTIONS[frame.name] for frame in called if frame.name in _FUNCTIONS), None)
@@ -133,6 +134,7 @@ def find_operation(site: Site, frames: Sequence[Frame]) -> Operation | None:
 
 def _read_operation(source: str) -> Operation | None:
     operation = next((operation for pattern, operation in _PATTERNS if re.search(pattern, source)), None)
-    if operation is None and len(_ELEMENTWISE.findall(source)) >= _MIN_ELEMENTWISE and _FUNCTION.search(source):
+    is_long = len(_ELEMENTWISE.findall(source)) >= _MIN_ELEMENTWISE
+    if operation is None and is_long and _FUNCTION.search(source) and "rand" not in source:
         return Operation.WRITTEN_OUT
     return operation
