@@ -43,6 +43,7 @@ from pytorch_alloctrace.analysis.leaks.leak import (
 )
 from pytorch_alloctrace.analysis.leaks.outside_growth import OutsideGrowth
 from pytorch_alloctrace.analysis.usage.held_rows import HeldRow
+from pytorch_alloctrace.analysis.usage.operations import Operation
 from pytorch_alloctrace.analysis.usage.package_lines import LibraryCall
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
 from pytorch_alloctrace.analysis.usage.roles import ModelOrigin
@@ -150,6 +151,7 @@ VALUES: tuple[tuple[type, str], ...] = (
     (AutocastMemory, "`ProgramMemory.autocast`"),
     (MadeModels, "`ProgramMemory.models`"),
     (FormerTraining, "`ProgramMemory.former_training`"),
+    (Operation, "`ProgramMemory.request_operation`"),
     (GrowingRequests, "`ProgramMemory.growing_requests`"),
     (LargeParameter, "`ProgramMemory.large_parameter`"),
     (HeldRow, "`ProgramMemory.holder`"),

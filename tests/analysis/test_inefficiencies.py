@@ -12,9 +12,9 @@ from running import has_nvidia_gpu, needs_cuda_build
 from shared_recordings import record_once, run_source
 
 import pytorch_alloctrace as alloctrace
-from pytorch_alloctrace.analysis.free_memory.garbage_cycles import list_collections
 from pytorch_alloctrace.analysis.free_memory.inefficiencies import find_inefficiencies
 from pytorch_alloctrace.analysis.free_memory.inefficiency import Cause
+from pytorch_alloctrace.analysis.leaks.garbage_collections import list_collections
 from pytorch_alloctrace.reading.recorded import RecordedTrace
 from pytorch_alloctrace.reading.table import Table
 

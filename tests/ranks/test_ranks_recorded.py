@@ -88,7 +88,28 @@ def test_line_and_source_of_a_difference_are_on_one_line(tmp_path: Path) -> None
     )
     text = " ".join(" ".join(sentences).split())
     assert "All lines that differ hold 2 times as much: a larger input or batch." in text
-    assert f"`{'squares' if 'square()' in source else 'batch'}` holds it." in text
+
+
+AVERAGE_ON_RANK_1 = """
+import os, torch, pytorch_alloctrace as alloctrace
+alloctrace.enable("traces/", devices=("cpu",))
+weights = torch.ones(1_000_000)
+average = weights.repeat(8) if os.environ["RANK"] == "1" else None
+for number in range(8):
+    weights = weights.square()
+    alloctrace.step()
+"""
+
+
+def test_object_that_holds_the_difference_of_a_rank_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(AVERAGE_ON_RANK_1)
+    for rank in ("0", "1"):
+        environment = {"RANK": rank, "WORLD_SIZE": "2"}
+        run_python(tmp_path, [sys.executable, "train.py"], check=True, timeout=600, environment=environment)
+
+    text = " ".join(run_analyze(tmp_path, "traces").split())
+
+    assert "At its peak train.py:5 holds 30.5 MiB, on the other 0 B" in text and "`average` holds it." in text
 
 
 def test_trace_file_name_depends_on_path_and_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -830,10 +830,10 @@ def test_interrupt_during_a_scan_of_a_collection_reaches_the_program(run_program
     import os, signal
     from pytorch_alloctrace.objects import object_scan
     scan = object_scan.scan_objects
-    def interrupt(seconds, search_unreached):
+    def interrupt(seconds, search_unreached, **options):
         object_scan.scan_objects = scan  # another may be due at once
         os.kill(os.getpid(), signal.SIGINT)
-        return scan(seconds, search_unreached)
+        return scan(seconds, search_unreached, **options)
     object_scan.scan_objects = interrupt
     try:
         gc.collect()

@@ -33,10 +33,10 @@ from torch.profiler import ProfilerActivity, profile
 layer = torch.nn.Linear(4, 4)
 scan_objects, scans = scanning.scan_objects, 0
 
-def count_scans(seconds, search_unreached):
+def count_scans(seconds, search_unreached, **options):
     global scans
     scans += 1
-    return scan_objects(seconds, search_unreached)
+    return scan_objects(seconds, search_unreached, **options)
 
 scanning.scan_objects = count_scans
 
@@ -120,14 +120,14 @@ def recurse(): recurse()
 
 def scan_once(interrupt):
     ended = False
-    def scan(seconds, search_unreached):
+    def scan(seconds, search_unreached, **options):
         nonlocal ended
         if ended:
-            return scan_objects(seconds, search_unreached)
+            return scan_objects(seconds, search_unreached, **options)
         ended = True
         interrupt()
         for _ in range(100): str(0)  # the interpreter raises pending exceptions
-        return scan_objects(seconds, search_unreached)
+        return scan_objects(seconds, search_unreached, **options)
     scanning.scan_objects = scan
     while not ended:
         torch.empty(10)

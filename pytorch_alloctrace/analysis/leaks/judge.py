@@ -115,7 +115,7 @@ def judge_leaks(evidence: DeviceEvidence) -> LeakVerdict:
             )
         ),
         undecided=tuple(_attach_missing_holders(evidence, undecided)),
-        notes=tuple(_attach_missing_holders(evidence, notes)),
+        notes=tuple(_note_garbage(evidence, _attach_missing_holders(evidence, notes))),
     )
 
 
@@ -144,12 +144,13 @@ def _split_collected(evidence: DeviceEvidence, leaks: Sequence[Leak]) -> tuple[l
 def _note_garbage(evidence: DeviceEvidence, growths: Sequence[Growth]) -> list[Growth]:
     """Return the growth; what an object scan found to be garbage that the collector can free is noted as such."""
     garbage = {(held.event, held.holder) for held in list_garbage(evidence.trace)}
-    return [
-        dataclasses.replace(growth, doubt=Doubt.GARBAGE)
-        if not growth.is_note and growth.holder is not None and (growth.holder.event, growth.holder.names[0]) in garbage
-        else growth
-        for growth in growths
-    ]
+
+    def is_garbage(growth: Growth) -> bool:
+        is_undecided = not growth.is_note or growth.doubt in (Doubt.FILLED, Doubt.STOPPED)
+        holder = growth.holder
+        return is_undecided and holder is not None and (holder.event, holder.names[0]) in garbage
+
+    return [dataclasses.replace(growth, doubt=Doubt.GARBAGE) if is_garbage(growth) else growth for growth in growths]
 
 
 def _complete_leak(leak: Leak, trace: RecordedTrace, peak_bytes: int) -> Leak:
