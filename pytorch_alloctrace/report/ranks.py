@@ -363,29 +363,31 @@ def _list_passed_checks(comparison: Comparison) -> list[tuple[str, str, str]]:
     all_ranks = "Both ranks" if compared == 2 else f"All {compared:,} ranks"
     if comparison.run is not None and compared < len(comparison.run.summaries):
         all_ranks += " that could be compared"
-    differs = any(not finding.is_common for finding in comparison.findings)
-    if compared > 1 and not differs:
-        # `spreads` lacks reserved bytes for devices without segments, and step times without steps.
-        spreads = [spread for (kind, _), spread in comparison.spreads.items() if kind == comparison.main]
-        byte_spreads = [spread for spread in spreads if spread.measure in BYTES]
-        if all(spread.is_alike for spread in byte_spreads):
-            figures = ", ".join(
-                _describe_spread(spread.measure, spread.median, spread.low, spread.high) for spread in byte_spreads
-            )
-            checks.append(("OK", "bold green", f"{all_ranks} look alike: {figures}."))
-        else:
-            unlike = next(spread for spread in byte_spreads if not spread.is_alike)
-            low, high = (units.size(value) for value in (unlike.low, unlike.high))
-            checks.append(
-                (
-                    "NOTE",
-                    "bold yellow",
-                    f"No rank stands out, but they are not alike: {_MEASURES[unlike.measure]} from {low} to {high}.",
-                )
-            )
+    different = [finding for finding in comparison.findings if not finding.is_common]
+    # `spreads` lacks reserved bytes for devices without segments, and step times without steps.
+    spreads = [spread for (kind, _), spread in comparison.spreads.items() if kind == comparison.main]
+    byte_spreads = [spread for spread in spreads if spread.measure in BYTES]
+    unlike = next((spread for spread in byte_spreads if not spread.is_alike), None)
+    if compared > 1 and unlike is not None:
+        highest = max(comparison.compared, key=lambda summary: _read_bytes(summary, comparison.main, unlike.measure))
+        low, high = (units.size(value) for value in (unlike.low, unlike.high))
+        subject = "The ranks" if different else "No rank stands out, but they"
+        if not any(highest in finding.ranks for finding in different):
+            figures = f"{_MEASURES[unlike.measure]} from {low} to {high} ({highest.name})"
+            checks.append(("NOTE", "bold yellow", f"{subject} are not alike: {figures}."))
+    elif compared > 1 and not different:
+        figures = ", ".join(
+            _describe_spread(spread.measure, spread.median, spread.low, spread.high) for spread in byte_spreads
+        )
+        checks.append(("OK", "bold green", f"{all_ranks} look alike: {figures}."))
     if comparison.leaks_answer is LeaksAnswer.NONE:
         checks.append(("OK", "bold green", "No leak found on any rank."))
     return checks
+
+
+def _read_bytes(summary: RankSummary, kind: str, measure: str) -> int:
+    figures = summary.of_kind(kind)
+    return 0 if figures is None else getattr(figures, measure) or 0
 
 
 def _describe_spread(measure: str, median: float, low: float, high: float) -> str:

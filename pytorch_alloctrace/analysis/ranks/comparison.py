@@ -34,6 +34,8 @@ COMPARED_KINDS = (CUDA, "cpu", "pinned")
 MAX_EXPLAINED = 8
 """Maximum number of outliers, of possibly thousands, whose lines are determined."""
 MAX_REFERENCES = 33
+_MAX_USUAL_DISTANCE = 0.99
+"""Maximum distance of a rank without an outlier: a low figure of a rank that ended early is none."""
 MIN_CHANGE_SHARE = 0.01
 """Minimum share of a line in the differences of all lines, for its ratio to count."""
 
@@ -155,6 +157,7 @@ class _RankComparer:
         self._kinds = [kind for kind in COMPARED_KINDS if any(summary.of_kind(kind) for summary in self._compared)]
         self._main = max(self._kinds, key=self._compute_median_peak, default="")
         self._spreads: dict[tuple[str, str], Spread] = {}
+        self._byte_distances: dict[str, float] = {}
         self._deviations = self._find_deviations()
 
     def compare(self, left_out: Sequence[LeftOut]) -> Comparison:
@@ -165,7 +168,10 @@ class _RankComparer:
         outlier_findings, more_outliers = self._find_outliers(covered)
         ordered = sorted([*common_findings, *explained], key=_sort_key)
         distances = {
-            path: max((abs(deviation.distance) for deviation in deviations), default=0.0)
+            path: max(
+                (abs(deviation.distance) for deviation in deviations),
+                default=min(self._byte_distances.get(path, 0.0), _MAX_USUAL_DISTANCE),
+            )
             for path, deviations in self._deviations.items()
         }
         for finding in rare_findings:
@@ -256,6 +262,9 @@ class _RankComparer:
             if summary.path not in values or (is_mostly_small and _is_small(summary, kind)):
                 continue
             distance = spread.distance(values[summary.path])
+            if measure in BYTES and not different:
+                largest = max(self._byte_distances.get(summary.path, 0.0), abs(distance))
+                self._byte_distances[summary.path] = largest
             other_values = [value for path, value in typical.items() if path != summary.path]
             if different and not has_alike_pair(measure, other_values):
                 continue
