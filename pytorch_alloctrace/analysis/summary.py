@@ -35,7 +35,7 @@ from .free_memory.inefficiencies import inefficiencies_of
 from .free_memory.inefficiency import Inefficiency
 from .free_memory.inefficiency_evidence import InefficiencyEvidence
 from .free_memory.oom import OutOfMemory, visit_last_oom
-from .free_memory.program_memory import is_loaded
+from .free_memory.program_memory_reader import is_loaded
 from .free_memory.unused_gradients import find_end, find_unused_gradients
 from .free_memory.unused_graph import find_graph_at_peak
 from .leaks.clock import LEAST_ALLOCATIONS, Clock

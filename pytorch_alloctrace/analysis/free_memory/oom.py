@@ -44,7 +44,8 @@ from ..walk import Visit, Walk
 from .allocator import MemoryLimit, SettingsHistory
 from .failed_allocations import ENDED, FailedAllocation, find_failed_allocations
 from .fragmentation import Fragmentation, blocks_with_steps, fragmentation_of
-from .program_memory import ACTIVATIONS, LARGE_REQUEST, LARGE_SHARE, ProgramMemory, read_program_memory
+from .program_memory import ACTIVATIONS, LARGE_REQUEST, LARGE_SHARE, ProgramMemory
+from .program_memory_reader import read_program_memory
 
 TOO_LARGE = "one request too large"
 ELSEWHERE = "cache in another pool or stream"
