@@ -106,7 +106,8 @@ class Ranks:
     def left_out(self) -> dict[str, str]:
         """Traces excluded from the comparison, with the reason by path.
 
-        Reasons: "unreadable", "copy" (of another trace), "other run", "child" (of the process of a rank) or "no rank".
+        Reasons: "unreadable", "copy" (of another trace), "other run", "child" (of the process of a rank), "launcher"
+        (which started the ranks) or "no rank".
         """
         return {excluded.summary.path: excluded.why for excluded in self._comparison.left_out}
 

@@ -337,18 +337,20 @@ def _describe_doubt(growths: Sequence[Growth], verdict: LeakVerdict, summary: Su
 def describe_full(leak: Leak, summary: Summary, names: SiteNames) -> str:
     """Return when the device is full, such as "cuda:0 is full in about 12 steps, in step 91 (30 s)"; "" if unknown."""
     # No forecast for "cpu": other programs share the memory of the machine. None after memory ran out.
-    has_failed = any(device.failure is not None for device in summary.devices if device.device == leak.device)
-    if leak.forecast_seconds is None or leak.device == "cpu" or has_failed:
+    device = next((device for device in summary.devices if device.device == leak.device), None)
+    if leak.forecast_seconds is None or device is None or leak.device == "cpu" or device.failure is not None:
         return ""
     seconds = units.duration(leak.forecast_seconds)
+    # Each longer buffer leaves its last place free, which is too small for the next: how soon that fails is unknown.
+    is_fragmented = any(inefficiency.kind == "fragmentation" for inefficiency in device.inefficiencies)
+    limit = ", or earlier if its free memory stays fragmented" if leak.kind == GROWING and is_fragmented else ""
     if leak.unit == "second":
-        return f"{leak.device} is full in about {seconds}"
+        return f"{leak.device} is full in about {seconds}{limit}"
     count = max(round(leak.forecast_seconds / leak.seconds_per_unit), 1)
-    loops = [device.leaks.loop for device in summary.devices if device.device == leak.device]
     when = f", in step {units.number(summary.steps - 1 + count)}" if leak.unit == "step" else ""
-    if leak.unit == "iteration" and loops and loops[0] is not None:
-        when = f" of {names.function(loops[0])}()"
-    return f"{leak.device} is full in about {units.counted(count, leak.unit)}{when} ({seconds})"
+    if leak.unit == "iteration" and device.leaks.loop is not None:
+        when = f" of {names.function(device.leaks.loop)}()"
+    return f"{leak.device} is full in about {units.counted(count, leak.unit)}{when} ({seconds}){limit}"
 
 
 def on_device(device: str, summary: Summary) -> str:

@@ -398,6 +398,13 @@ def _describe_spread(measure: str, median: float, low: float, high: float) -> st
 
 def _write_table(comparison: Comparison, screen: Screen, top: int, kind: str | None) -> None:
     kind = kind or comparison.main
+    if not kind:
+        screen.blank()
+        screen.text(
+            "Nothing was allocated through torch in these processes. If they started others, record the program with "
+            "alloctrace run --follow."
+        )
+        return
     listed, omitted = comparison.summaries[:top], comparison.summaries[top:]
     has_hosts = len({summary.host for summary in comparison.summaries}) > 1
     rows = [("rank", *(("host",) if has_hosts else ()), "peak", "reserved", "leak", "step", "")]
@@ -477,6 +484,8 @@ def _describe_reason(left_out: LeftOut, comparison: Comparison) -> str:
         return "of the same recording as another trace"
     if left_out.why == "child":
         return "of a process that a rank started"
+    if left_out.why == "launcher":
+        return "of a process that started the ranks"
     if left_out.why == "no rank":
         return "of a process without a rank"
     assert comparison.run is not None

@@ -20,7 +20,8 @@ from marked_programs import run_analyze
 import pytorch_alloctrace as alloctrace
 from pytorch_alloctrace.analysis.ranks import reduction, workers
 from pytorch_alloctrace.analysis.ranks.outliers import Spread, find_departure
-from pytorch_alloctrace.analysis.ranks.rank_summary import Levels
+from pytorch_alloctrace.analysis.ranks.rank_summary import Levels, summarize_trace
+from pytorch_alloctrace.analysis.ranks.runs import find_run
 from pytorch_alloctrace.analysis.ranks.summary_file import summary_path
 from pytorch_alloctrace.parser import PROGRAM
 
@@ -278,6 +279,20 @@ def test_processes_without_rank_numbers_are_separate_ranks(tmp_path: Path) -> No
     ranks = alloctrace.load_ranks(tmp_path)
     assert ranks.world_size is None and ranks.missing == []
     assert set(ranks.table()["path"]) == {str(tmp_path / "0.alloctrace"), str(tmp_path / "1.alloctrace")}
+
+
+def test_process_that_started_the_ranks_and_allocated_nothing_is_left_out(tmp_path: Path) -> None:
+    with alloctrace.enable(tmp_path / "launcher.alloctrace", devices=("cpu",)):
+        pass
+    assert "record the program with alloctrace run --follow" in run_ranks(tmp_path)
+    with alloctrace.enable(tmp_path / "rank.alloctrace", devices=("cpu",)):
+        torch.ones(1000)
+    names = "launcher.alloctrace", "rank.alloctrace"
+    launcher, rank = (summarize_trace(str(tmp_path / name), session=name) for name in names)
+    ranks = [dataclasses.replace(rank, session=f"{n}", process=n, parent_process=launcher.process) for n in (2, 3)]
+    run, left_out = find_run([launcher, *ranks])
+    assert run is not None and run.summaries == ranks
+    assert [(trace.summary, trace.why) for trace in left_out] == [(launcher, "launcher")]
 
 
 def test_ranks_of_restarted_run_are_left_out(tmp_path: Path) -> None:

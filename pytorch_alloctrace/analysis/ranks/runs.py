@@ -6,7 +6,8 @@ ended, more than `MAX_APART_S` after the previous trace, or after another trace 
 a rank that began while the first was recorded is of a child process.
 
 Of several copies of one recording, such as a trace and its compacted copy, the copy with the most events is used.
-Traces of processes without a rank form one run, whenever they were recorded.
+Traces of processes without a rank form one run, whenever they were recorded. A process that started others of them and
+allocated nothing is their launcher.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SECOND_NS = 1_000_000_000
 class LeftOut:
     summary: RankSummary
     why: str
-    """"unreadable", "copy" (of another trace), "other run", "child" (of the process of a rank) or "no rank"."""
+    """"unreadable", "copy" (of another trace), "other run", "child" (of the process of a rank), "launcher" or "no rank"."""
 
 
 @dataclass
@@ -76,7 +77,10 @@ def find_run(summaries: Sequence[RankSummary]) -> tuple[Run | None, list[LeftOut
     runs = _find_runs([summary for summary in readable if summary.rank is not None])
     unranked = [summary for summary in readable if summary.rank is None]
     if not runs:
-        return (Run(None, unranked) if unranked else None), left_out
+        launchers = [summary for summary in unranked if not summary.devices and _has_child(summary, unranked)]
+        left_out += [LeftOut(summary, "launcher") for summary in launchers]
+        ranks = [summary for summary in unranked if summary not in launchers]
+        return (Run(None, ranks) if ranks else None), left_out
     chosen = max(runs, key=lambda run: (len(run.summaries), run.begin_ns))
     chosen.summaries.sort(key=lambda summary: summary.rank or 0)
     left_out += [LeftOut(summary, "child") for summary in chosen.children]
@@ -88,6 +92,10 @@ def find_run(summaries: Sequence[RankSummary]) -> tuple[Run | None, list[LeftOut
         for summary in [*run.summaries, *run.children]
     ]
     return chosen, left_out
+
+
+def _has_child(summary: RankSummary, others: Sequence[RankSummary]) -> bool:
+    return any(other.parent_process == summary.process and other.host == summary.host for other in others)
 
 
 def _find_runs(summaries: Sequence[RankSummary]) -> list[Run]:
