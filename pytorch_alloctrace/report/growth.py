@@ -341,16 +341,15 @@ def describe_full(leak: Leak, summary: Summary, names: SiteNames) -> str:
     if leak.forecast_seconds is None or device is None or leak.device == "cpu" or device.failure is not None:
         return ""
     seconds = units.duration(leak.forecast_seconds)
-    # Each longer buffer leaves its last place free, which is too small for the next: how soon that fails is unknown.
-    is_fragmented = any(inefficiency.kind == "fragmentation" for inefficiency in device.inefficiencies)
-    limit = ", or earlier if its free memory stays fragmented" if leak.kind == GROWING and is_fragmented else ""
+    # Each longer buffer leaves free memory that is too small for the next one: when that is missing is unknown.
+    about = "at the latest in about" if leak.kind == GROWING else "in about"
     if leak.unit == "second":
-        return f"{leak.device} is full in about {seconds}{limit}"
+        return f"{leak.device} is full {about} {seconds}"
     count = max(round(leak.forecast_seconds / leak.seconds_per_unit), 1)
     when = f", in step {units.number(summary.steps - 1 + count)}" if leak.unit == "step" else ""
     if leak.unit == "iteration" and device.leaks.loop is not None:
         when = f" of {names.function(device.leaks.loop)}()"
-    return f"{leak.device} is full in about {units.counted(count, leak.unit)}{when} ({seconds}){limit}"
+    return f"{leak.device} is full {about} {units.counted(count, leak.unit)}{when} ({seconds})"
 
 
 def on_device(device: str, summary: Summary) -> str:

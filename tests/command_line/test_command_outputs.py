@@ -60,6 +60,8 @@ def test_leaks_on_cuda_match_in_table_text_json_and_csv(run_cuda_program, tmp_pa
 
     text = run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--top", "1", "--fail", status=1)
     assert "cuda:0 is full in about" in " ".join(text.split()) and "and 1 more leak" in text
+    text = run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--fail", status=1)
+    assert "cuda:0 is full at the latest in about" in " ".join(text.split())  # the buffer
 
     rows = json.loads(run_analyze(tmp_path, "leaks", "cuda.alloctrace", "--json"))["rows"]
     assert [row["line"] for row in rows] == list(leaks["line"]) and rows[0]["sites"][0][

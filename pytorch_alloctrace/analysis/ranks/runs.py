@@ -28,7 +28,8 @@ _SECOND_NS = 1_000_000_000
 class LeftOut:
     summary: RankSummary
     why: str
-    """"unreadable", "copy" (of another trace), "other run", "child" (of the process of a rank), "launcher" or "no rank"."""
+    """"unreadable", "copy" (of another trace), "other run", "child" (of the process of a rank), "launcher" or "no
+    rank"."""
 
 
 @dataclass
