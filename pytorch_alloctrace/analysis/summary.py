@@ -51,6 +51,7 @@ from .usage.idle_models import IdleModel, IdleModelEvidence
 from .usage.operations import Operation, find_operation
 from .usage.package_lines import WORTH_OPENING, LibraryCall, PackageLines, find_library_call, find_package_lines
 from .usage.peak import find_square
+from .usage.recomputed import Recomputed, find_recomputed
 from .usage.roles import ModelOrigin, RoleShares, find_model_origin, roles_before
 from .walk import Visit, Walk
 
@@ -127,6 +128,8 @@ class Holding:
     roles: RoleShares
     model_origin: ModelOrigin | None = None
     """If activations are half of the bytes or more: where the model comes from."""
+    recomputed: Recomputed | None = None
+    """What checkpoints have computed again in backward; None if there is none."""
     all_pairs: AllPairs | None = None
     """Blocks that have the size of a matrix of all pairs; None if they are less than `MIN_PAIRS_SHARE`."""
     line_by_role: Mapping[str, Site] = field(default_factory=dict)
@@ -483,6 +486,9 @@ def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None,
         more_bytes=total - sum(site.bytes for site in top_lines),
         roles=memory.roles,
         model_origin=memory.model_origin,
+        recomputed=find_recomputed(
+            trace.stacks, memory.stacks["stack_id"].astype(np.int64), memory.stacks["live_bytes"].astype(np.int64)
+        ),
         all_pairs=_find_all_pairs(memory.stacks, total),
         line_by_role=memory.line_by_role,
     )

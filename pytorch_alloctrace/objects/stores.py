@@ -99,6 +99,8 @@ class _Access:
     """True for a `CALL` that is an assignment to an item."""
     key: str = ""
     """Key of the item that it reads or assigns, if that is a constant text."""
+    reads_error: bool = False
+    """True if the line reads the variable of an `except` clause, or another that the function deletes."""
     is_nested: bool = False
     """True for an item of the variable or attribute, which a `CALL` fills: `groups[key].append(loss)`."""
 
@@ -185,6 +187,7 @@ def _find_filling(nodes: Sequence[Any], edges: Sequence[Edge], position: int, de
     items = [edge.text for edge in edges[position : end + 1] if edge.how is How.ITEM]
     # A line that has the key of another item fills that one.
     key = next((text[2:-2] for text in items if text[1:2] in ("'", '"')), "") or _find_key(nodes, edges, end)
+    search = functools.partial(_find_in, key=key, keeps_error=_TRACEBACK in edges, deadline=deadline)
     if position > 1 and edges[position - 1].how is How.ATTRIBUTE and _is_queue(nodes[position - 1]):
         position -= 1
     if not position:
@@ -192,7 +195,7 @@ def _find_filling(nodes: Sequence[Any], edges: Sequence[Edge], position: int, de
     referrer, edge, holders = nodes[position - 1], edges[position - 1], nodes[position : position + 2]
     if edge.how is How.DEFAULT:
         codes = iter([referrer.__code__])
-        return _find_in(codes, edge.text, False, holders, key, deadline) or _find_definition(referrer)
+        return search(codes, edge.text, False, holders) or _find_definition(referrer)
     if edge.how is How.CLOSED_OVER:
         codes = _list_codes([referrer], nodes[0])
     elif edge.how is How.VARIABLE and type(referrer) is FrameRoot:
@@ -205,16 +208,16 @@ def _find_filling(nodes: Sequence[Any], edges: Sequence[Edge], position: int, de
             holders = [None]
         classes = [cls for cls in access.mro(type(referrer)) if is_context or not _is_library_class(cls)]
         methods = [value for cls in classes for value in access.class_dict(cls).values()]
-        store = _find_in(_list_codes(methods, nodes[0]), edge.text[1:], True, holders, key, deadline)
+        store = search(_list_codes(methods, nodes[0]), edge.text[1:], True, holders)
         if store is None and classes:
             codes = _list_codes(_list_makers(classes[0]), nodes[0])
-            store = _find_in(codes, edge.text[1:], True, holders, key, deadline)
+            store = search(codes, edge.text[1:], True, holders)
         elif store is None and _is_added(edge.text[1:], referrer):
-            store = _find_in(_list_program_codes(edge.text[1:]), edge.text[1:], True, holders, key, deadline)
+            store = search(_list_program_codes(edge.text[1:]), edge.text[1:], True, holders)
         return store or UNKNOWN
     else:
         return UNKNOWN
-    return _find_in(codes, edge.text, False, holders, key, deadline) or UNKNOWN
+    return search(codes, edge.text, False, holders) or UNKNOWN
 
 
 def _list_makers(cls: type) -> list[object]:
@@ -303,12 +306,15 @@ def _find_in(
     name: str,
     is_attribute: bool,
     holders: Sequence[object],
+    *,
     key: str,
+    keeps_error: bool,
     deadline: float,
 ) -> Store | None:
     """Return the line that stores into a variable or attribute.
 
     holders: its value, and the next object of the path. key: the key of the item on the path; "" if it is no text.
+    keeps_error: whether the path leads through the traceback of an exception, which the line may name.
     """
     is_container, has_containers = (
         position < len(holders) and access.is_a(holders[position], access.CONTAINERS) for position in range(2)
@@ -329,6 +335,7 @@ def _find_in(
         if not adds and (is_container or is_initial):  # made there, not filled; set to its first value
             continue
         rank = (
+            not keeps_error or name_access.reads_error,
             *(adds and (name_access.kind == CALL) == is_container, adds),
             name_access.is_nested,
             # Items of a list that are assigned replace others.
@@ -475,6 +482,11 @@ def _read_bytecode(code: types.CodeType) -> list[_Access]:
         if opname not in _COPIES:
             key = constant if type(constant) is str else ""
         previous_names = previous_names[1], opname if not _is_subscript(instruction) else ""
+    deleted = {instruction.argval for instruction in instructions if instruction.opname.startswith("DELETE_")}
+    for name_access in accesses:
+        name_access.reads_error = any(
+            name in deleted for name, is_attribute in names_by_line[name_access.line] if not is_attribute
+        )
     return accesses
 
 

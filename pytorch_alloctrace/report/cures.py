@@ -33,6 +33,10 @@ AUTOCAST_CURE = (
 )
 BACKWARD_EACH = "call backward after each forward, (loss / n).backward() for each micro-batch"
 NO_GRAD = "run this line under torch.no_grad() or torch.inference_mode()"
+NO_GRAD_OF_GENERATOR = (
+    "a generator expression runs where its items are taken, after a `with torch.no_grad()` around it has ended: make a"
+    " list of it there, or iterate under torch.no_grad()"
+)
 NO_GRAD_IN_THREAD = (
     "enter torch.no_grad() or torch.inference_mode() in the thread that runs this line, as they hold only in the thread"
     " that enters them"
@@ -352,6 +356,7 @@ _CAUSES: dict[str, Callable[[str, Holder], str]] = {
     AUTOCAST: _cure_autocast,
 }
 """By `Holder.through`: cures of what must not be on the path."""
+_FUNCTION_CACHE = "lru_cache"
 _CYCLES: dict[str, Callable[[str, str], str]] = {
     "ctx": _cure_context,
     "tensor hook": _cure_tensor_hook,
@@ -370,6 +375,11 @@ _PLACES: dict[str, Callable[[str], str]] = {
 """By `Holder.through`: cures of what may be on the path."""
 
 
+def is_function_cache(holder: Holder) -> bool:
+    """Return whether a cache of a function (`functools.lru_cache`) holds the memory."""
+    return any(container.type == _FUNCTION_CACHE for container in holder.containers)
+
+
 def _cure_container(name: str, holder: Holder, device: str, names: SiteNames) -> str:
     largest = max(holder.containers, key=lambda container: container.length, default=None)
     kind = "" if largest is None else largest.type
@@ -379,13 +389,18 @@ def _cure_container(name: str, holder: Holder, device: str, names: SiteNames) ->
             f"The cache of a method keeps the `self` of each call: call `{cache}.cache_clear()` when an object is "
             "done, or cache in the object instead (a dict made in `__init__`)."
         )
+    if largest is not None and largest.bound and kind == _FUNCTION_CACHE:
+        return (
+            f"The cache of {name} (lru_cache) keeps arguments and results of up to {largest.bound:,} calls: lower its "
+            "bound, call its `cache_clear()`, or cache nothing that refers to tensors."
+        )
     if largest is not None and largest.bound:
         return f"{name} has a bound, {largest.bound:,}: lower it, or keep less in each entry."
     if holder.containers[-1:] == (largest,) and holder.path.removeprefix(holder.name).startswith("[...]["):
         name = f"{names.referrer(f'the {kind}')}s in {name}"
     if kind == "deque":
         return f"Give {name} a bound: `collections.deque(maxlen=...)`, or `queue.Queue(maxsize=...)`."
-    if kind == "lru_cache":
+    if kind == _FUNCTION_CACHE:
         return f"Give {name} a bound: `functools.lru_cache(maxsize=...)`, or call its `cache_clear()`."
     *_, last_word = _WORD.findall(_PLACE.split(holder.name)[0]) or [""]
     attribute = _ENTRY_ATTRIBUTE.search(holder.path.rpartition(last_word)[2]) if last_word else None

@@ -250,7 +250,8 @@ def _list_ending(
     if omitted := sum(finding not in shown for finding in problems):
         lines.append(Text(f"and {units.counted(omitted, 'more finding')} (--verbose)", style="dim"))
     for finding in reversed(others[:_MAX_SHORT_FINDINGS]):
-        lines += _list_title(finding, screen, short_lines, with_remedy=finding.kind in _INEFFICIENCIES)
+        with_remedy = finding.kind in _INEFFICIENCIES and not _may_follow_leak(finding, in_full)
+        lines += _list_title(finding, screen, short_lines, with_remedy=with_remedy)
     if child is not None:
         lines += screen.brief(Text(child, style="bold red"), 0, 2, hanging=_INDENT)
     paragraphs += [lines] if lines else []
@@ -286,6 +287,7 @@ def _select_in_full(findings: Sequence[Finding], summary: Summary) -> list[Findi
         for finding in problems[1:]
         if finding.kind != "inconclusive"
         and not (problems[0].kind == "oom" and finding.kind in _OF_FULL_DEVICE)
+        and not _may_follow_leak(finding, problems[:1])
         and (finding.site is None or finding.site != problems[0].site)
         and _has_share(finding, _MIN_SECOND_SHARE, summary)
     ]
@@ -315,6 +317,13 @@ def _is_of_free_device(finding: Finding, summary: Summary) -> bool:
     (device,) = [device for device in summary.devices if device.device == finding.device]
     memory = device.memory_bytes or 0
     return device.peak_reserved_bytes < _MIN_USED_SHARE * memory and finding.bytes < _MIN_FREE_DEVICE_SHARE * memory
+
+
+def _may_follow_leak(finding: Finding, shown: Sequence[Finding]) -> bool:
+    """Return whether a finding on free memory may end with a leak that holds more: it needs no remedy of its own."""
+    return finding.kind in (*_OF_FULL_DEVICE, "fragmentation") and any(
+        other.kind == "leak" and other.device == finding.device and other.bytes >= finding.bytes for other in shown
+    )
 
 
 def _has_share(finding: Finding, share: float, summary: Summary) -> bool:

@@ -24,7 +24,7 @@ from ..reading.names import HOST_DEVICES
 from ..reading.recorded import FinalScan
 from ..reading.sites import Frame, Site
 from . import units
-from .cures import AUTOCAST_CURE, cure_accumulation, cure_garbage, cure_holder, quote
+from .cures import AUTOCAST_CURE, cure_accumulation, cure_garbage, cure_holder, is_function_cache, quote
 from .finding import Finding
 from .site_names import SiteNames
 
@@ -425,8 +425,10 @@ def _describe_rare(growth: Growth, names: SiteNames) -> tuple[str, str]:
         return (
             f"made models or optimizers in {growth.arrivals} of {units.counted(growth.units, growth.unit)}, and all "
             f"are kept: {units.size(growth.allocated_bytes)}",
-            "A leak if models are made as long as the program runs; none if their number is fixed, such as one for "
-            "each fold. To hold less, keep only the best model or copies on the CPU.",
+            "The cache keeps models that are done; this is a leak if models are made as long as the program runs."
+            if growth.holder is not None and is_function_cache(growth.holder)
+            else "A leak if models are made as long as the program runs; none if their number is fixed, such as one "
+            "for each fold. To hold less, keep only the best model or copies on the CPU.",
         )
     return (
         f"kept {units.size(growth.allocated_bytes)}, allocated in {growth.arrivals} of "

@@ -20,6 +20,7 @@ from .cures import (
     BACKWARD_EACH,
     NO_GRAD,
     NO_GRAD_IN_THREAD,
+    NO_GRAD_OF_GENERATOR,
     cure,
     cure_garbage,
     cure_holder,
@@ -49,7 +50,7 @@ from .oom_model_causes import (
     describe_optimizer_state,
     describe_optimizer_step,
 )
-from .operations import CURE_BY_OPERATION, WHAT_BY_OPERATION
+from .operations import CURE_BY_OPERATION, FUSED_ATTENTION, SMALLER_PARTS, WHAT_BY_OPERATION, describe_recomputed
 from .site_names import SiteNames
 
 _MIN_KEPT_STEPS = 3  # with live blocks of one line, to call the blocks kept from step to step
@@ -69,12 +70,12 @@ _CURE_OF_GROWING = (
     " each time, which needs old and new at once; "
 )
 _GROWING = (causes.FORWARD, causes.KEPT, causes.COLLECTED, causes.LARGE_REQUEST, causes.ACTIVATIONS)
+_GENERATOR = "<genexpr>"
 _DERIVATIVES = ("jacobian", "hessian", "jacrev", "jacfwd", "_jac")
 """Beginnings of the names of functions of torch that compute a matrix of derivatives."""
 _ANYWHERE = frozenset(Operation) - {Operation.JOIN, Operation.REPEAT, Operation.WRITTEN_OUT}
 """Operations with a cure of their own, also within a module."""
 _IN_TRACEBACK = re.compile(r" in the traceback of ([^\s,]+)")
-_FUSED_ATTENTION = "torch.nn.functional.scaled_dot_product_attention (nn.MultiheadAttention: need_weights=False)"
 
 
 def describe_cause(failure: OutOfMemory, names: SiteNames) -> CauseText | None:
@@ -91,6 +92,8 @@ def describe_cause(failure: OutOfMemory, names: SiteNames) -> CauseText | None:
         title = f"{names.site(failure.site)} requests more and more ({sizes}). {text.title}"
         help_text = f"What helps: {_CURE_OF_GROWING}{text.help[0].removeprefix('What helps: ')}"
         text = dataclasses.replace(text, title=title, help=[help_text, *text.help[1:]])
+    if text.help:
+        text.help.extend(describe_delay_by_setting(failure, names))
     unused = failure.program.unused
     size = sum(row.bytes for row in unused)
     if failure.cause != causes.UNUSED_VARIABLES and size >= _MIN_UNUSED_SHARE * failure.usable_bytes:
@@ -124,14 +127,20 @@ def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) ->
             " backpropagation), or checkpoint each (torch.utils.checkpoint). If none is:"
             f" {remedy[:1].lower()}{remedy[1:]}"
         )
-    help_texts = [help_text]
-    if failure.verdict == FRAGMENTED:
-        free, requested = units.size(failure.here.free_bytes), units.size(failure.requested_bytes)
-        help_texts.append(
-            f"PYTORCH_ALLOC_CONF=expandable_segments:True would only delay it: {free} was free, but not in one piece"
-            f" for the {requested} requested at {names.site(failure.site)}."
-        )
-    return CauseText(title, leak.line, leak.sites[0].stack_id, why, help_texts)
+    return CauseText(
+        title, leak.line, leak.sites[0].stack_id, why, [help_text, *describe_delay_by_setting(failure, names)]
+    )
+
+
+def describe_delay_by_setting(failure: OutOfMemory, names: SiteNames) -> list[str]:
+    """Return a sentence on fragmentation that is not the cause; none if there is none."""
+    if failure.verdict != FRAGMENTED:
+        return []
+    free, requested = units.size(failure.here.free_bytes), units.size(failure.requested_bytes)
+    return [
+        f"PYTORCH_ALLOC_CONF=expandable_segments:True would only delay it: {free} was free, but not in one piece for"
+        f" the {requested} requested at {names.site(failure.site)}."
+    ]
 
 
 def _find_joined(failure: OutOfMemory) -> SiteBytes | None:
@@ -170,17 +179,21 @@ def _describe_exception(failure: OutOfMemory, names: SiteNames) -> CauseText:
     line, stack = line_to_change(holder, *largest_site(failure))
     match = _IN_TRACEBACK.search(holder.names[0])
     name = "" if match is None else f", in `{names.referrer(match[1])}`,"
-    return CauseText(
-        f"Exceptions that the program keeps hold {with_share(program.exception_bytes, failure)}",
-        line,
-        stack,
-        [f"Held by {names.referrer(holder.names[0])}.", *list_roles(failure)],
-        [
-            f"What helps: the traceback of an exception{name} keeps the local variables of all its frames. Keep"
-            " `str(error)`, or call `traceback.clear_frames(error.__traceback__)`, and try again outside of the"
-            " `except` block."
-        ],
+    size, container = with_share(program.exception_bytes, failure), quote(names.referrer(holder.name))
+    title = f"Exceptions that the program keeps hold {size}"
+    help_text = (
+        f"What helps: the traceback of an exception{name} keeps the local variables of all its frames. Keep"
+        " `str(error)`, or call `traceback.clear_frames(error.__traceback__)`, and try again outside of the `except`"
+        " block."
     )
+    if holder.containers and match is None:
+        title = f"{container} keeps exceptions, whose tracebacks hold {size}"
+        help_text = (
+            f"What helps: remove from {container} what is done (a Future keeps its exception), keep `str(error)`, or"
+            " call `traceback.clear_frames(error.__traceback__)`: a traceback keeps the local variables of its frames."
+        )
+    why = [f"Held by {names.referrer(holder.names[0])}.", *list_roles(failure)]
+    return CauseText(title, line, stack, why, [help_text])
 
 
 def _describe_garbage(failure: OutOfMemory, names: SiteNames) -> CauseText:
@@ -289,18 +302,15 @@ def _describe_graph_collection(failure: OutOfMemory, names: SiteNames) -> CauseT
 
 
 def _describe_recomputed(failure: OutOfMemory, names: SiteNames) -> CauseText:
-    site = failure.program.recomputed
-    assert site is not None, "this cause requires recomputed activations"
+    recomputed = failure.program.recomputed
+    assert recomputed is not None, "this cause requires recomputed activations"
+    line, stack = (recomputed.site, recomputed.stack_id) if recomputed.call is None else (recomputed.call, 0)
     return CauseText(
-        f"A checkpoint computes all activations of {names.site(site.site)} again for its backward:"
-        f" {with_share(site.bytes, failure)} at once",
-        site.site,
-        site.stack_id,
+        f"{describe_recomputed(recomputed, names)}: {with_share(recomputed.bytes, failure)} at once",
+        line,
+        stack,
         list_lines(failure.program.sites_by_use[causes.ACTIVATIONS], names),
-        [
-            "What helps: checkpoint smaller parts, such as each layer or a few of them (`checkpoint_sequential`): only"
-            " the activations of one part are live at a time."
-        ],
+        [f"What helps: {SMALLER_PARTS}."],
     )
 
 
@@ -338,6 +348,8 @@ def _describe_no_backward(failure: OutOfMemory, names: SiteNames) -> CauseText:
     if forwards.may_lack_graph:
         return _describe_forwards_of_snapshot(failure, names)
     no_grad = NO_GRAD_IN_THREAD if forwards.is_in_thread else NO_GRAD
+    if site.site.function.endswith(_GENERATOR):
+        no_grad = NO_GRAD_OF_GENERATOR
     if forwards.is_training:
         title = f"{names.site(site.site)} runs forward without torch.no_grad() and without backward"
         remedy = f"{no_grad}."
@@ -346,7 +358,6 @@ def _describe_no_backward(failure: OutOfMemory, names: SiteNames) -> CauseText:
             f"{names.site(site.site)} runs {units.number(count)} forwards without torch.no_grad(), and no"
             " backward ran between them"
         )
-        no_grad = NO_GRAD_IN_THREAD if forwards.is_in_thread else "run this line under torch.no_grad()"
         remedy = f"{no_grad}; in training, call backward on each part, (loss / n).backward()."
     return CauseText(
         f"{title}: {with_share(site.bytes, failure)} of activations",
@@ -417,8 +428,7 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
         larger = ""
     elif program.is_attention:
         remedy = (
-            f"{_FUSED_ATTENTION}, which does not store the attention matrix; shorter sequences, or chunks of the"
-            " queries"
+            f"{FUSED_ATTENTION}, which does not store the attention matrix; shorter sequences, or chunks of the queries"
         )
     elif program.request_use == causes.KEPT and (square := find_square(failure.requested_bytes, ROUNDING)):
         side, item_bytes = units.number(square[0]), square[1]
@@ -466,9 +476,7 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     size, sites = program.bytes_with_request(causes.ACTIVATIONS), program.sites_by_use[causes.ACTIVATIONS]
     forwards = program.forwards
     site, stack = top_line(sites, failure) if forwards is None else (forwards.site.site, forwards.site.stack_id)
-    attention = f"{_FUSED_ATTENTION}, which does not store the attention matrices; " if program.stores_attention else ""
-    special = attention
-    what = ""
+    special = what = ""
     operation = program.operation_by_use[causes.ACTIVATIONS]
     if operation is not None and (operation in _ANYWHERE or operation is Operation.WRITTEN_OUT):
         of_request = failure.requested_bytes if sites[0].site == failure.site else 0

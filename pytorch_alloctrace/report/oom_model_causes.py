@@ -22,6 +22,8 @@ from .oom_cause_text import (
 from .operations import FOREACH_CURE
 from .site_names import SiteNames
 
+_OF_OPTIMIZER = ".param_groups"
+"""Attribute of an optimizer, in the name of a holder."""
 _MIN_OTHER_GRADIENTS = 2
 """Minimum bytes of gradients that are not those of parameters, as a multiple of the parameters."""
 _MIN_REST = 0.1  # of what the process may use, beside the model, for a smaller batch to help
@@ -30,19 +32,28 @@ _MIN_REST = 0.1  # of what the process may use, beside the model, for a smaller 
 def describe_many_models(failure: OutOfMemory, names: SiteNames) -> CauseText:
     models = failure.program.models
     assert models is not None, "this cause requires models"
-    site = models.site
-    holder = [f"Held by {names.referrer(models.holder)}."] if models.holder else []
+    site, holder = models.site, models.holder
     done = "models, with their optimizers," if failure.program.bytes_by_role["optimizer state"] else "models"
-    remedy = f"{SHARE_MODEL}; or remove {done} that are done, or keep copies on the CPU (`.cpu()`)"
+    share, remedy = SHARE_MODEL, f"remove {done} that are done, or keep copies on the CPU (`.cpu()`)"
     if "copy" in (site.site.source or ""):
-        remedy = f"keep the copies on the CPU (`.cpu()`, or a state_dict moved there), or remove {done} that are done"
+        share, remedy = "", f"keep the copies on the CPU (`.cpu()`, or a state_dict moved there), or remove {done} that"
+        remedy += " are done"
+    by, held = "", []
+    line, stack = line_to_change(holder, site.site, site.stack_id)
+    if holder is not None:
+        # What a program stores is the optimizer, or what has one, such as a schedule.
+        by = f" by {quote(names.referrer(holder.name.partition(_OF_OPTIMIZER)[0]))}"
+        held = [f"Held by {names.referrer(holder.names[0])}."]
+        if _OF_OPTIMIZER in holder.name:
+            remedy = f"store numbers instead of an optimizer or what refers to it, such as a schedule; {remedy}"
+    remedies = [remedy, share] if holder is not None else [share, remedy]
     return CauseText(
-        f"{units.number(models.count)} models made at {names.site(site.site)} are kept:"
+        f"{units.number(models.count)} models made at {names.site(site.site)} are kept{by}:"
         f" {with_share(site.bytes, failure)} of weights",
-        site.site,
-        site.stack_id,
-        [*holder, *list_roles(failure)],
-        [f"What helps: {remedy}."],
+        line,
+        stack,
+        [*held, *list_roles(failure)],
+        [f"What helps: {'; or '.join(filter(None, remedies))}."],
     )
 
 

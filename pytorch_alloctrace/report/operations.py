@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from ..analysis.usage.operations import Operation
+from ..analysis.usage.recomputed import Recomputed
+from .site_names import SiteNames
 
 FOREACH_CURE = "foreach=False in the optimizer (or fused=True, in Adam and SGD), which makes no such copies"
+SMALLER_PARTS = (
+    "checkpoint smaller parts, such as each layer or a few of them (`checkpoint_sequential`): only the activations of"
+    " one part are live at a time"
+)
+FUSED_ATTENTION = "torch.nn.functional.scaled_dot_product_attention (nn.MultiheadAttention: need_weights=False)"
 WHAT_BY_OPERATION = {
+    Operation.ATTENTION: "stores the attention matrices, a value for each pair of positions",
     Operation.LOSS: "computes a loss of all logits at once, in float32",
     Operation.LOGITS: "computes the logits of all positions",
     Operation.ONE_HOT: "makes one-hot tensors",
@@ -15,6 +23,7 @@ WHAT_BY_OPERATION = {
     Operation.PAD: "pads all sequences to the longest",
     Operation.RESIZE: "resizes all at once",
     Operation.UPCAST: "makes copies in higher precision",
+    Operation.CONTRACT: "contracts three or more tensors from left to right, and stores each result",
     Operation.REDUCE: "makes tensors only to reduce them",
     Operation.GATHER: "copies a row for each index",
     Operation.BROADCAST: "broadcasts tensors to a larger shape",
@@ -27,6 +36,7 @@ WHAT_BY_OPERATION = {
 }
 """Predicates of a line, by its operation."""
 CURE_BY_OPERATION = {
+    Operation.ATTENTION: f"{FUSED_ATTENTION}, which does not store them",
     Operation.LOSS: "a part of the rows at a time, each with its own backward; and `del` of logits that are no longer "
     "needed",
     Operation.LOGITS: "if only the last position of each sequence is used, as in generation, compute the logits of it "
@@ -44,6 +54,8 @@ CURE_BY_OPERATION = {
     Operation.RESIZE: "reduce before resizing (argmax, a threshold), or resize a few at a time and reduce each result "
     "(`.byte()`, `.cpu()`) before the next",
     Operation.UPCAST: "leave the conversion out, or convert only the part that is used or trained",
+    Operation.CONTRACT: "another order of the operands, so that the first of them give a small result, or opt_einsum, "
+    "which torch uses once it is installed; or the work in chunks",
     Operation.REDUCE: "a function that does not store them (torch.cdist, matmul, einsum), or the work in chunks",
     Operation.GATHER: "fewer indices at a time, such as the neighbours of some of the nodes; or a product with a "
     "sparse matrix (torch.sparse.mm) or `index_add_` in chunks, which store no row for each index; of few different "
@@ -61,3 +73,10 @@ CURE_BY_OPERATION = {
     Operation.STEP: FOREACH_CURE,
 }
 """Clauses on how a line needs less memory, by its operation."""
+
+
+def describe_recomputed(recomputed: Recomputed, names: SiteNames) -> str:
+    """Return a clause on a checkpoint of too large a part."""
+    if recomputed.call is None:
+        return f"A checkpoint computes all activations of {names.site(recomputed.site)} again for its backward"
+    return f"{names.site(recomputed.call)} checkpoints a large part, and backward computes all its activations again"

@@ -16,7 +16,7 @@ from .cures import BACKWARD_EACH, describe_checkpointing, quote
 from .growth import describe_store
 from .holders import describe_row
 from .oom_cause_text import list_variables
-from .operations import CURE_BY_OPERATION, WHAT_BY_OPERATION
+from .operations import CURE_BY_OPERATION, SMALLER_PARTS, WHAT_BY_OPERATION, describe_recomputed
 from .site_names import SiteNames
 
 _MIN_LOADED_SHARE = 0.25
@@ -102,6 +102,11 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
     elif device.peak_forwards is not None:
         advice.append(_describe_forwards(device.peak_forwards, names))
     is_explained = explained_bytes >= MIN_PEAK_SHARE * holding.bytes
+    recomputed = holding.recomputed
+    min_recomputed = max(MIN_ACTIVATION_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
+    if not advice and not is_explained and recomputed is not None and recomputed.bytes >= min_recomputed:
+        what, size = describe_recomputed(recomputed, names), units.size(recomputed.bytes)
+        advice.append(f"{what}: {size} of it. What lowers it: {SMALLER_PARTS}.")
     if not advice and not is_explained:
         advice += _advise_on_operation(holding, names)
     if not advice and are_most and find_unused_graph(device) is None:

@@ -152,6 +152,11 @@ class HoldersAtFailure:
         share, largest = max(shares, key=lambda item: item[0], default=(0.0, None))
         return self._make_holder(largest) if share > MIN_SHARE else None
 
+    def find_holder_of_several(self, min_bytes: int) -> Holder | None:
+        """Return what held the most in several items of one container, such as models: "results[...].optimizer"."""
+        rows = (row for row in self.rows if row.objects > 1 and row.bytes >= min_bytes)
+        return next((row.holder for row in rows), None)
+
     def find_exceptions(self, activations: _Mask) -> tuple[int, Holder | None]:
         """Return the bytes that earlier exceptions held at an object scan and still hold, and the object that has them.
 

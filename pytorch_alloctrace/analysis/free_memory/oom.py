@@ -23,7 +23,8 @@ torch counts (`segment_bytes`). *Room* is what the driver could still give (`ava
 Less than a tenth would have served only one more request.
 
 A verdict is why the allocator could not serve the request. What the program did to fill the memory is the cause
-(`program_memory`). A leak or forwards that hold a quarter of what the process may use lead, whatever the verdict is.
+(`program_memory`). A leak or forwards that hold a quarter of what the process may use lead, whatever the verdict is;
+beside fragmentation, `_leads_beside_fragments` decides.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ from ..walk import Visit, Walk
 from .allocator import MemoryLimit, SettingsHistory
 from .failed_allocations import ENDED, FailedAllocation, find_failed_allocations
 from .fragmentation import Fragmentation, blocks_with_steps, fragmentation_of
-from .program_memory import ACTIVATIONS, LARGE_REQUEST, LARGE_SHARE, ProgramMemory
-from .program_memory_reader import read_program_memory
+from .program_memory import ACTIVATIONS, LARGE_REQUEST, LARGE_SHARE, NAMED_CAUSES, ProgramMemory
+from .program_memory_reader import MIN_GROWTH, read_program_memory
 
 TOO_LARGE = "one request too large"
 ELSEWHERE = "cache in another pool or stream"
@@ -243,7 +244,19 @@ class OutOfMemory:
             return leading_cause
         if self.verdict == TOO_LARGE:
             return LARGE_REQUEST
-        return self.program.cause(self.usable_bytes) if self.verdict == FULL else None
+        cause = self.program.cause(self.usable_bytes)
+        is_beside = self.verdict == FRAGMENTED and self._leads_beside_fragments(cause)
+        return cause if self.verdict == FULL or is_beside else None
+
+    def _leads_beside_fragments(self, cause: str) -> bool:
+        """Return whether a cause comes before fragmentation, whose cure would serve this request, but few others.
+
+        A large request leads if it is twice as large as all before of its line, and other causes that name what holds
+        the memory if an eighth of the usable bytes or less is free in pieces.
+        """
+        if cause == LARGE_REQUEST:
+            return self.requested_bytes >= MIN_GROWTH * self.program.largest_before_bytes > 0
+        return cause in NAMED_CAUSES and 2 * self.here.free_bytes <= LARGE_SHARE * self.usable_bytes
 
     def needs_finding_on_fragmentation(self, fragmented_bytes: int) -> bool:
         """Return whether fragmentation of the device deserves a finding besides the one on this failure.

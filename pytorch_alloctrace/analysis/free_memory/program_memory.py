@@ -54,6 +54,7 @@ from ...reading.sites import SiteBytes
 from ..leaks.leak import Holder
 from ..usage.held_rows import HeldRow
 from ..usage.operations import Operation
+from ..usage.recomputed import Recomputed
 from ..usage.roles import ModelOrigin
 from .autocast_cache import AutocastMemory
 from .forwards import ACTIVATIONS as ACTIVATIONS
@@ -89,6 +90,11 @@ CAUSES = (
     *(COLLECTED_GRAPHS, RECOMPUTED, HELD, MANY_MODELS, CHECKPOINT, FORMER_TRAINING, UNUSED_VARIABLES),
     *(LARGE_PARAMETER, OPTIMIZER_STATE, OPTIMIZER_STEP, LARGE_REQUEST, COPIES, COLLECTED, *USES),
 )
+NAMED_CAUSES = (
+    *(COLLECTED_GRAPHS, RECOMPUTED, HELD, MANY_MODELS, CHECKPOINT, COPIES),
+    *(FORMER_TRAINING, UNUSED_VARIABLES, LARGE_PARAMETER),
+)
+"""Causes that name what holds much of the memory."""
 MIN_ACTIVATIONS = 0.8
 """Minimum bytes of activations, as a share of those of the model, to be the cause beside a larger model."""
 HUGE_SHARE = 0.5
@@ -107,8 +113,8 @@ class MadeModels:
     """The line, with the weights of all these models."""
     count: int
     """Number of models."""
-    holder: str
-    """Object that held most of them at the last object scan; "" if unknown."""
+    holder: Holder | None
+    """Object that held most of them at the object scan of the failure; None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -202,8 +208,6 @@ class ProgramMemory:
     """N if the request has the size of N x N elements, and two vectors of N elements are live; else 0."""
     is_attention: bool
     """True if the code that made the request mentions attention, but not torch's fused function."""
-    stores_attention: bool
-    """The same of the line with the most activations."""
     model_origin: ModelOrigin
     """Where the model comes from."""
     kept_steps: int
@@ -232,8 +236,8 @@ class ProgramMemory:
     """Object with the most float64 tensors at that scan, if most of the held memory of such numbers is float64."""
     graph_collection: HeldRow | None
     """Container of a function that held the most through the autograd graphs of its items at that scan."""
-    recomputed: SiteBytes | None
-    """Line of a checkpointed part that made the most activations which backward computed again, with all of these."""
+    recomputed: Recomputed | None
+    """Activations that backward has computed again in checkpointed parts; None if there are none."""
     vmap: SiteBytes | None
     """Line that called torch.func.vmap or computes a Jacobian, with the bytes of its calls and of a request within;
     None without any."""

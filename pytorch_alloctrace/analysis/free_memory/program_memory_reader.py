@@ -17,7 +17,8 @@ from ...reading.table import Table
 from ..leaks.loops import LoopIndex
 from ..usage.composition import FORWARD as FORWARD_PHASE
 from ..usage.composition import OPTIMIZER as OPTIMIZER_PHASE
-from ..usage.operations import CHECKPOINT_FILE, find_operation
+from ..usage.operations import find_operation
+from ..usage.recomputed import Recomputed, find_recomputed
 from ..usage.roles import find_model_origin
 from .autocast_cache import find_autocast_memory
 from .failed_allocations import FailedAllocation
@@ -49,8 +50,6 @@ _VMAP_FUNCTION = re.compile(r"\b(vmap_impl|_flat_vmap|_chunked_vmap|_vmap)\b")
 _DERIVATIVE_FILE = re.compile(r"[/\\]torch[/\\](_functorch[/\\]eager_transforms|autograd[/\\]functional)\.py$")
 _DERIVATIVE = re.compile(r"^(jacobian|hessian|jacrev|jacfwd)\b")
 """Functions of torch that compute a matrix of derivatives. Before Python 3.11, some of their frames lack this name."""
-_RECOMPUTATION = ("recompute_fn", "backward")
-"""Ends of the names of functions of torch's checkpointing that compute a part again in backward."""
 _FOREACH, _FOREACH_SGD = "_multi_tensor_", "_multi_tensor_sgd"
 _INIT_STATE = "_init_group"
 """Function of torch's optimizers that makes the state of parameters."""
@@ -128,7 +127,6 @@ class _MemoryReader(ForwardReader):
             growing_requests=self._find_growing_requests(),
             outer_count=self._find_outer_count(),
             is_attention=_mentions_attention(frames),
-            stores_attention=bool(sites[ACTIVATIONS]) and _mentions_attention([sites[ACTIVATIONS][0].site]),
             model_origin=find_model_origin(self._trace, self._live),
             kept_steps=len(np.unique(np.ma.compressed(self._live["step"][kept_rows]))),
             kept_has_freed=kept_allocations > int(kept_rows.sum()),
@@ -175,27 +173,9 @@ class _MemoryReader(ForwardReader):
         has_grown = self._request.requested_bytes >= MIN_GROWTH * int(largest[0])
         return GrowingRequests(int(largest[0]), len(sizes)) if is_steady and has_grown else None
 
-    def _find_recomputed(self) -> SiteBytes | None:
-        calls = self._stacks.outermost(
-            self._stacks.ends_in(
-                lambda filename, function: (
-                    CHECKPOINT_FILE.search(filename) is not None and function.endswith(_RECOMPUTATION)
-                )
-            )
-        )
-        rows = self._uses[ACTIVATIONS] & (calls[self._live["stack_id"]] > 0)
-        if not rows.any():
-            return None
-        outermost = self._stacks.outermost(self._stacks.is_user & (calls > 0))
-        bytes_by_line: Counter[int] = Counter()
-        stack_of_line = {}
-        for stack, size in zip(self._live["stack_id"][rows].tolist(), self._bytes[rows].tolist(), strict=True):
-            site = int(outermost[stack]) or stack
-            bytes_by_line[int(self._lines[site])] += size
-            stack_of_line[int(self._lines[site])] = site
-        [(line, _)] = bytes_by_line.most_common(1)
-        stack = stack_of_line[line]
-        return SiteBytes(Site.of_stack(self._stacks, stack), int(self._bytes[rows].sum()), int(rows.sum()), stack)
+    def _find_recomputed(self) -> Recomputed | None:
+        rows = self._uses[ACTIVATIONS]
+        return find_recomputed(self._stacks, self._live["stack_id"][rows].astype(np.int64), self._bytes[rows])
 
     def _find_vmap(self) -> tuple[SiteBytes, str] | None:
         """Return the line that called torch.func.vmap for the most bytes, if any, with these, and the function.
@@ -338,12 +318,8 @@ class _MemoryReader(ForwardReader):
             has_call = np.searchsorted(calls, begins) > np.searchsorted(calls, ends)
             if len(firsts) >= MIN_MODELS and 2 * int(has_call.sum()) >= len(has_call):
                 size, site = int(self._bytes[rows].sum()), Site.of_stack(self._stacks, maker)
-                holder = self._holders.find_holder(rows)
-                return MadeModels(
-                    SiteBytes(site, size, int(rows.sum()), maker),
-                    len(firsts),
-                    "" if holder is None else holder.names[0],
-                )
+                holder = self._holders.find_holder(rows) or self._holders.find_holder_of_several(size // 2)
+                return MadeModels(SiteBytes(site, size, int(rows.sum()), maker), len(firsts), holder)
         return None
 
     def _is_loaded(self, stack: int) -> bool:
@@ -424,7 +400,7 @@ def _is_vmap(filename: str, function: str) -> bool:
     return is_vmap or (_DERIVATIVE_FILE.search(filename) is not None and _DERIVATIVE.match(function) is not None)
 
 
-def _mentions_attention(places: Sequence[Frame] | Sequence[Site]) -> bool:
+def _mentions_attention(places: Sequence[Frame]) -> bool:
     texts = [f"{place.function} {place.source or ''}" for place in places]
     source = places[0].source if places else None
     is_work = not source or _ATTENTION_WORK.search(source) is not None

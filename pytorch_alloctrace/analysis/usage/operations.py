@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from ...reading.sites import Frame, Site
+from .recomputed import CHECKPOINT_FILE, RECOMPUTATION
 
 
 class Operation(enum.Enum):
     """Operation by which a line makes large tensors. Of several, the first applies."""
 
+    ATTENTION = "attention"
+    """Matrices of an attention, a value for each pair of positions: the fused function of torch stores none."""
     LOSS = "loss"
     """A loss or softmax over all logits, whose float32 copies autograd keeps."""
     LOGITS = "logits"
@@ -31,6 +34,8 @@ class Operation(enum.Enum):
     """Interpolation to a larger size."""
     UPCAST = "upcast"
     """A copy in higher precision."""
+    CONTRACT = "contract"
+    """torch.einsum of three or more tensors: without opt_einsum, from left to right."""
     REDUCE = "reduce"
     """Arithmetic whose results, element by element, are only summed: the sum is much smaller."""
     GATHER = "gather"
@@ -60,9 +65,14 @@ _FUNCTIONS = {
     "upsample": Operation.RESIZE,
 }
 """Functions of torch, by the name of a frame."""
-CHECKPOINT_FILE = re.compile(r"[/\\]torch[/\\]utils[/\\]checkpoint\.py$")
-_RECOMPUTATION = ("backward", "recompute_fn", "unpack_hook")
-"""Functions of torch's checkpointing that compute a part again in backward."""
+_MULTI_HEAD, _FUSED_ATTENTION = "multi_head_attention_forward", "scaled_dot_product_attention"
+"""Functions of torch: the first calls the second unless it has to return the weights."""
+_ATTENTION = re.compile(r"attention|attn|attend", re.IGNORECASE)
+_OF_PAIRS = re.compile(
+    r"softmax\(|masked_fill|( @ |(matmul|bmm)\().*(transpose\(|permute\(|\.mT\b|\.T\b|\.t\(\))|\beinsum\("
+    r"|dropout\((\w*(attn|attention|weights|probs|scores)|p|a|w)\b"
+)
+"""Operations on a value for each pair of positions."""
 _FOREACH = "_multi_tensor_"
 """Beginning of the names of the foreach implementations of torch's optimizers."""
 _CALL = "_call_impl"
@@ -85,6 +95,7 @@ _PATTERNS = (
     (r"\bpad_sequence\(", Operation.PAD),
     (r"\b(interpolate|upsample)\(", Operation.RESIZE),
     (r"\.(float|double)\(\)|\b(to|type|softmax)\(.*\bfloat(32|64)\b", Operation.UPCAST),
+    (r"\beinsum\(\s*[rf]?[\"'][^\"',]*,[^\"',]*,", Operation.CONTRACT),
     (r"( - | \* |\b(pow|abs|square|exp)\().*\)\.(sum|mean|norm)\((?!\))", Operation.REDUCE),
     (r"\b(cat|stack)\(.*\)\.(sum|mean|any|all|a?min|a?max)\(", Operation.REDUCE),
     (
@@ -120,8 +131,10 @@ def find_operation(site: Site, frames: Sequence[Frame]) -> Operation | None:
     called = list(takewhile(lambda frame: (frame.filename, frame.line) != (site.filename, site.line), frames))
     if any(frame.name.startswith(_FOREACH) for frame in called):
         return Operation.STEP
+    if _stores_attention(site, called):
+        return Operation.ATTENTION
     in_checkpoint = [frame.name for frame in called if CHECKPOINT_FILE.search(frame.filename)]
-    if in_checkpoint and not any(name in _RECOMPUTATION for name in in_checkpoint):
+    if in_checkpoint and not any(name in RECOMPUTATION for name in in_checkpoint):
         return Operation.CHECKPOINT
     operation = next((_FUNCTIONS[frame.name] for frame in called if frame.name in _FUNCTIONS), None)
     # The source of a line does not describe what a module that the line calls allocates.
@@ -130,6 +143,16 @@ def find_operation(site: Site, frames: Sequence[Frame]) -> Operation | None:
         operation = _read_operation(site.source or "")
     is_in_module = any(frame.name == _CALL for frame in frames[len(called) :])
     return None if is_in_module and operation in _OF_ARCHITECTURE else operation
+
+
+def _stores_attention(site: Site, called: Sequence[Frame]) -> bool:
+    if any(_FUSED_ATTENTION in text for frame in called for text in (frame.name, frame.source or "")):
+        return False
+    if any(frame.name == _MULTI_HEAD for frame in called):
+        return True
+    source = site.source or ""
+    is_attention = any(_ATTENTION.search(text) for text in (site.function, source))
+    return is_attention and _FUSED_ATTENTION not in source and _OF_PAIRS.search(source) is not None
 
 
 def _read_operation(source: str) -> Operation | None:
