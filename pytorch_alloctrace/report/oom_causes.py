@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Callable
 
 from ..analysis.free_memory import program_memory as causes
@@ -477,12 +478,10 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     forwards = program.forwards
     site, stack = top_line(sites, failure) if forwards is None else (forwards.site.site, forwards.site.stack_id)
     special = what = ""
-    operation = program.operation_by_use[causes.ACTIVATIONS]
-    if operation is not None and (operation in _ANYWHERE or operation is Operation.WRITTEN_OUT):
-        of_request = failure.requested_bytes if sites[0].site == failure.site else 0
-        if 2 * (sites[0].bytes + of_request) >= size:
-            special = f"{CURE_BY_OPERATION[operation]}; "
-            what = f"{names.site(sites[0].site)} {WHAT_BY_OPERATION[operation]}. "
+    if (found := _find_operation_of_activations(failure)) is not None:
+        operation, largest = found
+        special = f"{CURE_BY_OPERATION[operation]}; "
+        what = f"{names.site(largest.site)} {WHAT_BY_OPERATION[operation]}. "
     help_texts = [
         f"What helps: {special}a smaller batch (with gradient accumulation), "
         f"{describe_checkpointing(program.model_origin, names)}, or lower precision (torch.autocast)."
@@ -503,7 +502,25 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
         title += f" of {units.size(failure.requested_bytes)}, of whose line the largest before was {before}"
         larger = f"{CURE_OF_LARGER_INPUT.removesuffix('; ')} (of a padded batch: number times longest); "
         help_texts[0] = f"What helps: {larger}{help_texts[0].removeprefix('What helps: ')}"
-    return CauseText(title, site, stack, list_lines(sites, names), help_texts)
+    line, stack = (site, stack) if found is None else (found[1].site, found[1].stack_id)
+    return CauseText(title, line, stack, list_lines(sites, names), help_texts)
+
+
+def _find_operation_of_activations(failure: OutOfMemory) -> tuple[Operation, SiteBytes] | None:
+    """Return the operation that makes half of the activations, with the request, and its line with the most bytes."""
+    program = failure.program
+    sites, operations = program.sites_by_use[causes.ACTIVATIONS], program.operations_by_use[causes.ACTIVATIONS]
+    bytes_by_operation: Counter[Operation] = Counter()
+    for site, operation in zip(sites, operations, strict=True):
+        if operation is not None and (operation in _ANYWHERE or operation is Operation.WRITTEN_OUT):
+            bytes_by_operation[operation] += site.bytes
+    of_request = program.request_operation
+    if program.request_use == causes.ACTIVATIONS and of_request is not None and of_request in bytes_by_operation:
+        bytes_by_operation[of_request] += failure.requested_bytes
+    operation, size = max(bytes_by_operation.items(), key=lambda item: item[1], default=(None, 0))
+    if operation is None or 2 * size < program.bytes_with_request(causes.ACTIVATIONS):
+        return None
+    return operation, sites[operations.index(operation)]
 
 
 def _describe_forward(failure: OutOfMemory, names: SiteNames) -> CauseText:
@@ -540,7 +557,7 @@ def _describe_kept(failure: OutOfMemory, names: SiteNames) -> CauseText:
         return _describe_joined(joined, failure, names)
     top = sites[0]
     blocks = units.counted(top.blocks, "block")
-    operation = program.operation_by_use[causes.KEPT] if 2 * top.largest_bytes >= top.bytes else None
+    operation = program.operations_by_use[causes.KEPT][0] if 2 * top.largest_bytes >= top.bytes else None
     why = list_lines(sites, names) if len(sites) > 1 else []
     if program.kept_of_forward:
         why.append(f"Its {blocks} were allocated in the forward of a model, and have outlived backward.")

@@ -61,7 +61,11 @@ CASES = [
         "In an evaluation, run this line under torch.no_grad()",
     ),
     Case(
-        "kept_exceptions", causes.KEPT_EXCEPTION, "Exceptions that the program keeps hold ", "`str(error)`", failures=5
+        "kept_exceptions",
+        causes.KEPT_EXCEPTION,
+        " keeps exceptions, whose tracebacks hold ",
+        "`str(error)`",
+        failures=5,
     ),
     Case(
         "failed_trial_of_a_search",
@@ -159,7 +163,7 @@ CASES = [
     Case(
         "one_checkpoint_of_all_layers",
         causes.RECOMPUTED,
-        "A checkpoint computes all activations of ",
+        " checkpoints a large part, and backward computes all its activations again",
         "checkpoint smaller parts",
     ),
     Case("trainers_that_are_garbage", causes.GARBAGE, "Garbage holds ", "`Decay.trainer` refers back"),
@@ -178,8 +182,14 @@ CASES = [
     Case("long_attention", causes.LARGE_REQUEST, " at once", "scaled_dot_product_attention", "attend"),
     Case("scaled_attention", causes.LARGE_REQUEST, " at once", "scaled_dot_product_attention", "attend_scaled"),
     Case(
-        "layers_of_attention", causes.ACTIVATIONS, "The activations of ", "which does not store the attention matrices"
+        "layers_of_attention",
+        causes.ACTIVATIONS,
+        " stores the attention matrices, a value for each pair of positions. The activations of ",
+        "scaled_dot_product_attention",
+        "attend",
     ),
+    Case("one_hot_beside_fragments", causes.LARGE_REQUEST, " makes one-hot tensors", "would only delay it"),
+    Case("graphs_of_a_generator", causes.NO_BACKWARD, " without torch.no_grad()", "make a list of it there"),
     Case("large_request_beside_stranded_memory", causes.LARGE_REQUEST, " broadcasts two tensors ", "in chunks"),
     Case("models_in_one_autocast_region", causes.AUTOCAST_CACHE, "Autocast keeps 1.", "`cache_enabled=False`"),
     Case("soup_of_copies", causes.MANY_MODELS, " models made at ", "What helps: keep the copies on the CPU"),

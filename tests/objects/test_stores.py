@@ -110,6 +110,28 @@ def test_exception_is_stored_by_the_function_that_sets_the_attribute() -> None:
     assert stored_at(activations) == ("assignment", "attempt.error = error")
 
 
+class Reports:
+    def __init__(self) -> None:
+        self.reports: list[object] = []
+
+    def handle(self, attempt: Attempt) -> None:
+        try:
+            attempt_step(attempt)
+        except ValueError as problem:
+            self.reports.append(("rejected", problem))
+        else:
+            self.reports.append(("done", attempt))
+
+
+def test_exception_in_a_list_is_stored_by_the_line_that_reads_it() -> None:
+    reports = Reports()
+    reports.handle(Attempt())
+
+    activations = ADDRESSES.pop()()
+    assert activations is not None
+    assert stored_at(activations) == ("call", 'self.reports.append(("rejected", problem))')
+
+
 def test_dict_is_stored_by_the_line_that_sets_its_items() -> None:
     trainer = Trainer()
     for step in range(3):

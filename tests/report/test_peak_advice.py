@@ -124,8 +124,14 @@ def losses(skeleton=Skeleton(*[nn.Tanh() for _ in range(40)])):
 def waves():
     losses(Waves())
 
+def checkpoints():
+    model = nn.Sequential(make_model(), make_model(), make_model())
+    for _ in range(8):
+        x = torch.ones(32768, 512, device="cuda", requires_grad=True)
+        torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).mean().backward()
+
 RUNS = (stages, losses, waves, micro_batches, pairs_of_images, inputs, temporaries, forces, penalties, large_weights)
-RUNS += (all_pairs, wide_images)
+RUNS += (all_pairs, wide_images, checkpoints)
 for run in RUNS:
     object_scans.FIRST_SCAN_EVENTS = math.inf if run is inputs else 500  # a scan would name the list of batches
     with alloctrace.enable(f"{run.__name__}.alloctrace", devices=("cuda",)):
@@ -202,6 +208,8 @@ def test_peak_has_the_advice_that_fits(folder: Path, case: str, advice: str) -> 
         ("return x * self.weight + self.bias", None),
         ("buffer = buffers[x.device]", None),
         ("masters = [p.clone().float().detach() for p in group['params']]", Operation.UPCAST),
+        ('pair = torch.einsum("ni,nj,ijk->nk", left, right, self.core)', Operation.CONTRACT),
+        ('pair = torch.einsum("nik,nkj->nij", left, right)', None),
         ("return torch.pow(x - y, 2).sum(3)", Operation.REDUCE),
         ("return (a[:, None] - b[None]).abs().mean(-1)", Operation.REDUCE),
         ("union = area1[:, None] + area2 - inter", Operation.BROADCAST),
@@ -243,6 +251,37 @@ def test_source_of_a_line_says_nothing_of_a_module_that_it_calls(source: str) ->
     assert find_operation(site, [*frames, Frame("train", "train.py", 9, None)]) is None
 
 
+@pytest.mark.parametrize(
+    ("function", "source", "operation"),
+    [
+        ("Attention.forward", "weights = scores.softmax(-1)", Operation.ATTENTION),
+        ("attend", "scores = query @ key.transpose(-2, -1)", Operation.ATTENTION),
+        ("Block.forward", "x = self.drop(attn.softmax(-1)) @ v", Operation.ATTENTION),
+        ("Attention.forward", "q, k, v = self.qkv(x).chunk(3, -1)", None),
+        ("Attention.forward", "return F.scaled_dot_product_attention(q, k, v.transpose(1, 2))", None),
+        ("Head.forward", "return x.softmax(-1)", None),
+    ],
+)
+def test_matrices_of_an_attention_are_an_operation(function: str, source: str, operation: Operation | None) -> None:
+    assert find_operation(Site("net.py", 9, function, source, True), []) is operation
+
+
+@pytest.mark.parametrize(
+    ("function", "source", "operation"),
+    [
+        ("softmax", "ret = input.softmax(dim)", Operation.ATTENTION),
+        ("multi_head_attention_forward", "attn_output = scaled_dot_product_attention(", None),
+    ],
+)
+def test_attention_of_torch_stores_its_matrices_only_for_weights(
+    function: str, source: str, operation: Operation | None
+) -> None:
+    site, own = Site("net.py", 9, "forward", "x, _ = self.mix(x, x, x)", True), Frame("forward", "net.py", 9, None)
+    call, attention = Frame("_call_impl", "module.py", 5, None), Frame("multi_head_attention_forward", "f.py", 4, None)
+
+    assert find_operation(site, [Frame(function, "f.py", 3, source), attention, call, own]) is operation
+
+
 def test_resized_features_are_a_part_of_a_model() -> None:
     site = Site("net.py", 9, "forward", "return F.interpolate(x, scale_factor=2)", True)
     own, call = Frame("forward", "net.py", 9, None), Frame("_call_impl", "module.py", 5, None)
@@ -256,6 +295,14 @@ def test_module_without_parameters_is_named_where_its_activations_make_the_peak(
     text = " ".join(run_analyze(folder, "losses.alloctrace").split())
 
     assert "activation checkpointing of Skeleton (torch.utils.checkpoint" in text
+
+
+def test_checkpoint_of_a_whole_model_is_named_by_the_line_that_calls_it(folder: Path) -> None:
+    text = " ".join(run_analyze(folder, "checkpoints.alloctrace").split())
+
+    line = 1 + next(n for n, source in enumerate(PROGRAM.splitlines()) if "checkpoint.checkpoint(model" in source)
+    assert f"program.py:{line} in checkpoints checkpoints a large part, and backward computes all its" in text
+    assert "What lowers it: checkpoint smaller parts" in text
 
 
 def test_loop_within_a_forward_is_checkpointed_by_iterations(folder: Path) -> None:

@@ -342,19 +342,19 @@ def copies_of_the_model() -> None:
 def models_of_a_search() -> None:
     trials = []
     for _ in range(9):
-        model = make_layers(10, 1536).to(DEVICE)  # CHANGE
+        model = make_layers(10, 1536).to(DEVICE)
         optimizer = torch.optim.Adam(model.parameters())
         train_step(model, optimizer, 16, 1536)
-        trials.append((model, optimizer))
+        trials.append((model, optimizer))  # CHANGE
 
 
 def models_of_many_layers() -> None:
     versions = []
     for _ in range(16):
-        model = make_layers(100, 768).to(DEVICE)  # CHANGE
+        model = make_layers(100, 768).to(DEVICE)
         with torch.no_grad():
             model(torch.empty(16, 768, device=DEVICE))
-        versions.append(model)
+        versions.append(model)  # CHANGE
 
 
 def models_of_threads() -> None:
@@ -552,11 +552,27 @@ def one_checkpoint_of_all_layers() -> None:
 
     def trunk(x: torch.Tensor) -> torch.Tensor:
         for layer in layers:
-            x = layer(x)  # CHANGE
+            x = layer(x)
         return x
 
     x = torch.empty(16384, 1024, device=DEVICE, requires_grad=True)
-    torch.utils.checkpoint.checkpoint(trunk, x, use_reentrant=False).mean().backward()
+    torch.utils.checkpoint.checkpoint(trunk, x, use_reentrant=False).mean().backward()  # CHANGE
+
+
+def one_hot_beside_fragments() -> None:
+    large = torch.empty(200 * MIB, device=DEVICE)
+    del large
+    pin = torch.empty(16 * MIB, device=DEVICE)
+    for voxels in (2_500_000, 9_400_000):
+        nn.functional.one_hot(torch.zeros(voxels, dtype=torch.long, device=DEVICE), 15)  # CHANGE
+    del pin
+
+
+def graphs_of_a_generator() -> None:
+    model = make_layers(6, 1024).to(DEVICE)
+    with torch.no_grad():
+        outputs = (model(torch.empty(8192, 1024, device=DEVICE)).mean() for _ in range(64))  # CHANGE
+    list(outputs)
 
 
 def hessian_of_all_rows() -> None:

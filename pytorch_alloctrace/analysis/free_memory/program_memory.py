@@ -200,8 +200,8 @@ class ProgramMemory:
     """Bytes of the largest earlier allocation of the request's line, without those of its own call of a model."""
     request_operation: Operation | None
     """Operation of the line that made the request, if that is a special one."""
-    operation_by_use: dict[str, Operation | None] = field(repr=False)
-    """For each of USES, the operation of the line with the most bytes, if that is a special one."""
+    operations_by_use: dict[str, tuple[Operation | None, ...]] = field(repr=False)
+    """For each of `sites_by_use`, its operation, if that is a special one."""
     growing_requests: GrowingRequests | None
     """Earlier requests of the same stack, if they got larger again and again; else None."""
     outer_count: int

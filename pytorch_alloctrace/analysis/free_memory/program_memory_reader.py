@@ -120,8 +120,8 @@ class _MemoryReader(ForwardReader):
             request_operation=find_operation(
                 Site.of_stack(self._stacks, self._request_stack), self._frames(self._request_stack)
             ),
-            operation_by_use={
-                use: find_operation(top[0].site, self._frames(top[0].stack_id)) if top else None
+            operations_by_use={
+                use: tuple(find_operation(site.site, self._frames(site.stack_id)) for site in top)
                 for use, top in sites.items()
             },
             growing_requests=self._find_growing_requests(),

@@ -53,12 +53,14 @@ def find_recomputed(
 
 
 def _find_call(stacks: StackIndex, lines: npt.NDArray[np.integer]) -> Site | None:
-    """Return the line that called the checkpoint within which forward first reached one of these lines."""
+    """Return the line that called the checkpoint within which forward reached one of these lines, else the only one."""
     calls = stacks.outermost(stacks.ends_in(_is_call))
-    rows = np.flatnonzero((calls > 0) & np.isin(stacks.line_numbers, lines))
-    callers = stacks.site[stacks.parent[calls[rows]]]
-    callers = callers[callers > 0]
-    return Site.of_stack(stacks, int(callers[0])) if len(callers) else None
+    callers = np.where(calls > 0, stacks.site[stacks.parent[calls]], 0)
+    of_lines = callers[(callers > 0) & np.isin(stacks.line_numbers, lines)]
+    if not len(of_lines):
+        _, first = np.unique(stacks.line_numbers[callers[callers > 0]], return_index=True)
+        of_lines = callers[callers > 0][first] if len(first) == 1 else of_lines
+    return Site.of_stack(stacks, int(of_lines[0])) if len(of_lines) else None
 
 
 def _is_recomputation(filename: str, function: str) -> bool:
