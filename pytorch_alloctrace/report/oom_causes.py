@@ -190,8 +190,8 @@ def _describe_exception(failure: OutOfMemory, names: SiteNames) -> CauseText:
     if holder.containers and match is None:
         title = f"{container} keeps exceptions, whose tracebacks hold {size}"
         help_text = (
-            f"What helps: keep `str(error)`, remove from {container} what is done (a Future keeps its exception), or call"
-            " `traceback.clear_frames(error.__traceback__)`: a traceback keeps the local variables of its frames."
+            f"What helps: keep `str(error)`, remove from {container} what is done (a Future keeps its exception), or"
+            " call `traceback.clear_frames(error.__traceback__)`: a traceback keeps the local variables of its frames."
         )
     why = [f"Held by {names.referrer(holder.names[0])}.", *list_roles(failure)]
     return CauseText(title, line, stack, why, [help_text])
