@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +22,10 @@ from .unreached_groups import count_held_unreached, find_garbage, find_tensor_cy
 from .unused_variables import is_unused
 from .walk import MAX_OBJECTS, Walk, Walker
 
+FIRST_TENSORS = 1024
+"""Number of tensors, nearest to the roots, that are read first."""
+_READING_PASSES = 17
+"""Number of passes over the others. A prime: the steps of a loop make a fixed number of tensors."""
 MAX_GROUPS = 16
 """Maximum number of groups reported by number of tensors, and of further groups reported by bytes."""
 MIN_GROUPS = 6
@@ -178,7 +183,10 @@ def _group_by_holder(
     """
     members: dict[int, Members] = {}
     tensor_bytes: Counter[int] = Counter()
-    for position, number in enumerate(walk.tensors):
+    # The first and the last tensors of a graph differ in size: what is read before the deadline is of all parts.
+    rest = walk.tensors[FIRST_TENSORS:]
+    passes = (rest[start::_READING_PASSES] for start in range(_READING_PASSES))
+    for position, number in enumerate(itertools.chain(walk.tensors[:FIRST_TENSORS], *passes)):
         if position % TENSORS_PER_CHECK == TENSORS_PER_CHECK - 1 and time.thread_time() > deadline:
             return members, position / len(walk.tensors), tensor_bytes
         storage = storage_of(walk.objects[number])

@@ -84,10 +84,8 @@ def describe_cause(failure: OutOfMemory, names: SiteNames) -> CauseText | None:
     if failure.cause is None:
         return None
     text = _DESCRIBE[failure.cause](failure, names)
-    if (double := failure.program.double) is not None and text.help:
-        name = quote(names.referrer(double.name))
-        advice = f"{name} is float64: `.float()` of it halves it, and what is computed from it; "
-        text.help[0] = f"What helps: {advice}{text.help[0].removeprefix('What helps: ')}"
+    if text.help:
+        text.help[0] = f"What helps: {_cure_double(failure, names)}{text.help[0].removeprefix('What helps: ')}"
     if (growing := failure.program.growing_requests) is not None and failure.cause in _GROWING and text.help:
         sizes = f"{units.size(growing.first_bytes)} at first, {units.size(failure.requested_bytes)} now"
         title = f"{names.site(failure.site)} requests more and more ({sizes}). {text.title}"
@@ -105,6 +103,14 @@ def describe_cause(failure: OutOfMemory, names: SiteNames) -> CauseText | None:
     return text
 
 
+def _cure_double(failure: OutOfMemory, names: SiteNames) -> str:
+    """Return a clause on the object with the most float64 tensors; "" without any."""
+    if (double := failure.program.double) is None:
+        return ""
+    name = quote(names.referrer(double.name))
+    return f"{name} is float64: `.float()` of it halves it, and what is computed from it; "
+
+
 def describe_larger_request(failure: OutOfMemory) -> str:
     """Return a clause on a request that is much larger than all before of its line; "" for others."""
     before = failure.program.largest_before_bytes
@@ -117,14 +123,15 @@ def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) ->
     remedy = cure(leak, names)
     size = with_share(leak.allocated_bytes, failure)
     title, why = f"{names.site(leak.line)} leaks: {size}", [describe_usage(failure)]
-    help_text = f"What helps: {remedy[:1].lower()}{remedy[1:]}"
+    double = _cure_double(failure, names)
+    help_text = f"What helps: {double}{remedy[:1].lower()}{remedy[1:]}"
     if (joined := _find_joined(failure)) is not None and joined.site == leak.line:
         return _describe_joined(joined, failure, names)
     if leak.holder is not None and leak.holder.through == GRAPH and not failure.program.has_backward:
         count = units.counted(leak.units_with_survivors, leak.unit)
         title = f"{names.site(leak.line)} keeps the graphs of {count}, and no backward has run: {size}"
         help_text = (
-            "What helps: if a backward is to follow, call it in each of them, run fewer before it (truncated"
+            f"What helps: {double}if a backward is to follow, call it in each of them, run fewer before it (truncated"
             " backpropagation), or checkpoint each (torch.utils.checkpoint). If none is:"
             f" {remedy[:1].lower()}{remedy[1:]}"
         )
@@ -180,7 +187,8 @@ def _describe_exception(failure: OutOfMemory, names: SiteNames) -> CauseText:
     line, stack = line_to_change(holder, *largest_site(failure))
     match = _IN_TRACEBACK.search(holder.names[0])
     name = "" if match is None else f", in `{names.referrer(match[1])}`,"
-    size, container = with_share(program.exception_bytes, failure), quote(names.referrer(holder.name))
+    least = "" if program.has_complete_scan else "at least "
+    size, container = f"{least}{with_share(program.exception_bytes, failure)}", quote(names.referrer(holder.name))
     title = f"Exceptions that the program keeps hold {size}"
     help_text = (
         f"What helps: the traceback of an exception{name} keeps the local variables of all its frames. Keep"
@@ -419,7 +427,8 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
         why.append(f"The device has {device}, and at most {max_possible} can be allocated: freeing cannot help.")
     else:
         why.append(describe_usage(failure))
-    if program.outer_count and not program.is_attention:
+    is_broadcast = bool(program.outer_count) and not program.is_attention
+    if is_broadcast:
         count = units.number(program.outer_count)
         title = f"{line} broadcasts two tensors of {count} elements to {count} x {count}, and requests {request}"
         remedy = (
@@ -453,7 +462,7 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
         failure.site,
         failure.request.stack_id,
         why,
-        [f"What helps: {larger}{_cure_copy(failure, names)}{remedy}."],
+        [f"What helps: {larger}{'' if is_broadcast else _cure_copy(failure, names)}{remedy}."],
     )
 
 
@@ -478,6 +487,13 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     forwards = program.forwards
     site, stack = top_line(sites, failure) if forwards is None else (forwards.site.site, forwards.site.stack_id)
     special = what = ""
+    if (derived := program.derived_gradient) is not None:
+        derived_line = names.site(derived)
+        special = (
+            f"leave `create_graph=True` at {derived_line} out where no further derivative is taken, as in an"
+            " evaluation, and there `.detach()` what each step makes; "
+        )
+        what = f"{derived_line} computes gradients with graphs (create_graph=True), which keep those of all steps. "
     if (found := _find_operation_of_activations(failure)) is not None:
         operation, largest = found
         special = f"{CURE_BY_OPERATION[operation]}; "

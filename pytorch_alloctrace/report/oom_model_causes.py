@@ -22,6 +22,8 @@ from .oom_cause_text import (
 from .operations import FOREACH_CURE
 from .site_names import SiteNames
 
+_MIN_PARAMETERS = 0.5
+"""Minimum share of parameters in what is kept of models, for it to be called weights."""
 _OF_OPTIMIZER = ".param_groups"
 """Attribute of an optimizer, in the name of a holder."""
 _MIN_OTHER_GRADIENTS = 2
@@ -46,10 +48,16 @@ def describe_many_models(failure: OutOfMemory, names: SiteNames) -> CauseText:
         held = [f"Held by {names.referrer(holder.names[0])}."]
         if _OF_OPTIMIZER in holder.name:
             remedy = f"store numbers instead of an optimizer or what refers to it, such as a schedule; {remedy}"
+    of_what = " of weights"
+    if 0 < models.parameter_bytes < _MIN_PARAMETERS * site.bytes:
+        of_what = f", {units.size(models.parameter_bytes)} of parameters"
+        if models.copied is not None:
+            size, line_copied = units.size(models.copied.largest_bytes), names.site(models.copied.site)
+            remedy = f"copy only the model, not what the object refers to, such as {size} of {line_copied}; {remedy}"
     remedies = [remedy, share] if holder is not None else [share, remedy]
     return CauseText(
         f"{units.number(models.count)} models made at {names.site(site.site)} are kept{by}:"
-        f" {with_share(site.bytes, failure)} of weights",
+        f" {with_share(site.bytes, failure)}{of_what}",
         line,
         stack,
         [*held, *list_roles(failure)],

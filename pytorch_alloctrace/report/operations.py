@@ -6,7 +6,10 @@ from ..analysis.usage.operations import Operation
 from ..analysis.usage.recomputed import Recomputed
 from .site_names import SiteNames
 
-FOREACH_CURE = "foreach=False in the optimizer (or fused=True, in Adam and SGD), which makes no such copies"
+FOREACH_CURE = (
+    "fused=True in the optimizer (Adam, AdamW, SGD), which makes no such copies, or foreach=False, which copies one"
+    " parameter at a time"
+)
 SMALLER_PARTS = (
     "checkpoint smaller parts, such as each layer or a few of them (`checkpoint_sequential`): only the activations of"
     " one part are live at a time"
@@ -31,6 +34,10 @@ WHAT_BY_OPERATION = {
     Operation.REPEAT: "copies the same values several times",
     Operation.CHECKPOINT: "checkpoints parts of the model, and keeps what they take and return",
     Operation.MERGE: "computes weights from other weights, and autograd keeps the results",
+    Operation.PARAMETRIZED: "computes a weight anew in each call (a parametrization such as weight_norm), and autograd "
+    "keeps each",
+    Operation.LAST_SEGMENT: "is in the last segment of checkpoint_sequential, which is not checkpointed",
+    Operation.ALLOCATE: "allocates a tensor to fill it later",
     Operation.WRITTEN_OUT: "computes a function by single operations, and autograd keeps the input of each",
     Operation.STEP: "makes temporary copies in the optimizer's step",
 }
@@ -66,6 +73,12 @@ CURE_BY_OPERATION = {
     Operation.REPEAT: "`expand`, which copies nothing, or fewer copies at a time",
     Operation.MERGE: "apply the parts one after another (`F.linear(F.linear(x, A), B)`) instead of their product, "
     "compute what needs no gradient (a norm) under torch.no_grad(), or checkpoint the layer",
+    Operation.PARAMETRIZED: "`with torch.nn.utils.parametrize.cached():` around the loop or the forward, which computes"
+    " each weight once; or compute the weight once before the loop",
+    Operation.LAST_SEGMENT: "a number of segments that divides the number of layers (the last segment has all that are "
+    "left), or torch.utils.checkpoint for each layer",
+    Operation.ALLOCATE: "a smaller shape (no dimension along which all values are equal: they broadcast), a smaller "
+    "type, or host memory",
     Operation.WRITTEN_OUT: "a function of torch that keeps only its input (F.gelu, F.silu, F.layer_norm, F.rms_norm), "
     "or checkpointing of this function alone (torch.utils.checkpoint)",
     Operation.CHECKPOINT: "larger parts, such as whole blocks: the checkpoint of a single linear layer saves nothing, "

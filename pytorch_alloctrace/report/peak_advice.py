@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..analysis.free_memory.forwards import Forwards
 from ..analysis.free_memory.inefficiency import Inefficiency
 from ..analysis.free_memory.unused_gradients import UNUSED_GRADIENTS
@@ -132,29 +134,34 @@ def _advise_on_operation(holding: Holding, names: SiteNames) -> list[str]:
     is_training = activations >= MIN_ACTIVATION_SHARE * holding.bytes
     rows = sorted(zip(holding.sites, holding.operations, strict=True), key=lambda row: -row[0].bytes)
     # Activations are of many lines. Of a few large tensors, one may be computed from another.
+    min_bytes = max(MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
+    large = [(site, operation) for site, operation in rows if operation is not None and site.bytes >= min_bytes]
     for site, operation in rows[: 1 if is_training else _MAX_OPERATIONS]:
-        if operation is not None and site.bytes >= max(MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES):
-            advice = _describe_operation(site, operation, holding, names, is_training=is_training)
+        if (site, operation) in large and operation is not None:
+            sites = [other for other, its_operation in large if its_operation is operation]
+            advice = _describe_operation(sites, operation, holding, names, is_training=is_training)
             if advice:
                 return advice
     return []
 
 
 def _describe_operation(
-    site: SiteBytes, operation: Operation, holding: Holding, names: SiteNames, *, is_training: bool
+    sites: Sequence[SiteBytes], operation: Operation, holding: Holding, names: SiteNames, *, is_training: bool
 ) -> list[str]:
     if is_training and operation in (Operation.JOIN, Operation.REPEAT):
         return []
     if not is_training and operation is Operation.WRITTEN_OUT:
         return []
-    # The parts may be of the same line.
-    size = min(site.largest_bytes, site.bytes) if operation is Operation.JOIN else site.bytes
+    size = sum(site.bytes for site in sites)
+    if operation is Operation.JOIN:  # the parts may be of the same line
+        sites, size = sites[:1], min(sites[0].largest_bytes, sites[0].bytes)
     if operation is Operation.STEP:
         size -= sum(part.bytes for part in holding.roles.roles if part.role == "optimizer state")
         if size < max(_MIN_STEP_SHARE * holding.bytes, _MIN_ADVISED_BYTES):
             return []
-    line, what = names.site(site.site), WHAT_BY_OPERATION[operation]
-    return [f"{line} {what}: {units.size(size)} of it. What lowers it: {CURE_BY_OPERATION[operation]}."]
+    others = ", likewise " + ", ".join(names.site(site.site) for site in sites[1:]) if len(sites) > 1 else ""
+    line, what = names.site(sites[0].site), WHAT_BY_OPERATION[operation]
+    return [f"{line} {what}{others}: {units.size(size)} of it. What lowers it: {CURE_BY_OPERATION[operation]}."]
 
 
 def _advise_on_role(holding: Holding, names: SiteNames) -> list[str]:

@@ -120,26 +120,31 @@ class HoldersAtFailure:
         holder = make_holder(self._trace, [largest], find_step(self._trace, largest.event), 1.0)
         return HeldRow(size, blocks, is_estimated, holder, 1, "")
 
-    def find_double(self) -> Holder | None:
-        """Return the object with the most float64 tensors, if most of the held numbers with a fraction are float64.
+    @property
+    def is_complete(self) -> bool:
+        """Whether the object scan of the failure read all autograd graphs."""
+        return all(held.has_all_nodes for held in self._trace.held if held.event == self._scan)
 
-        An object with tensors of several types counts as one of other numbers.
+    def find_double(self) -> Holder | None:
+        """Return the first large object with float64 tensors, if most of the held numbers with a fraction are float64.
+
+        An object with tensors of several types counts as one of other numbers; the types in a graph are unknown.
         """
         sizes = {
             held: round(float(self._bytes[is_held].sum()) / len(held.addresses) * held.count)
             for held in self._trace.held
             if held.event == self._scan
-            and ("float" in held.dtype or not held.dtype)
+            and ("float" in held.dtype or (not held.dtype and held.through not in GRAPHS))
             and (is_held := np.isin(self._live["address"], held.addresses)).any()
         }
         doubles = {held: size for held, size in sizes.items() if held.dtype == DOUBLE}
-        largest = max(doubles, key=lambda held: doubles[held], default=None)
         is_most = 2 * sum(doubles.values()) > sum(sizes.values())
-        return (
-            self._make_holder(largest)
-            if largest is not None and is_most and doubles[largest] >= MIN_DOUBLE_BYTES
-            else None
-        )
+        large = [held for held, size in doubles.items() if size >= MIN_DOUBLE_BYTES]
+        return self._make_holder(min(large, key=self._find_first)) if large and is_most else None
+
+    def _find_first(self, held: Held) -> int:
+        """Return the event of an object's first block: others may have been computed from it."""
+        return int(self._live["alloc_seq"][np.isin(self._live["address"], held.addresses)].min())
 
     def find_holder(self, blocks: _Mask) -> Holder | None:
         """Return the object that held most of some blocks, if known. blocks: mask of the live blocks."""
@@ -161,7 +166,8 @@ class HoldersAtFailure:
         """Return the bytes that earlier exceptions held at an object scan and still hold, and the object that has them.
 
         The last scan before the failure counts. The scan at the failure also finds its own exception: there, only
-        activations older than the failure before it count, such as those of an attempt with a larger batch.
+        exceptions in a container count, and activations older than the failure before it, such as those of an attempt
+        with a larger batch.
         """
         last_scan = self._find_last_scan(self._request.seq + 1)
         failures = find_failed_allocations(self._trace, device=self._request.device)
@@ -169,6 +175,8 @@ class HoldersAtFailure:
         alloc_seq = self._live["alloc_seq"]
         alive = self._measure_exceptions(last_scan, alloc_seq < last_scan)
         alive = alive or self._measure_exceptions(self._scan, activations & (alloc_seq < earlier))
+        in_containers = self._measure_exceptions(self._scan, alloc_seq < self._scan)
+        alive = alive or {held: size for held, size in in_containers.items() if held.containers}
         shortest = min(alive, key=lambda exception: len(exception.name), default=None)
         return sum(alive.values()), self._make_holder(shortest)
 

@@ -9,8 +9,8 @@ kept         everything else
 
 The cause is the first that applies. *Usable* is the limit of the process, else the device.
 
-exception                      tracebacks of earlier exceptions held a quarter of the usable bytes at an object scan,
-                               and most of it is still live
+exception                      tracebacks of earlier exceptions held a quarter of the usable bytes at an object scan (a
+                               tenth, if it did not read all graphs), and most of it is still live
 garbage                        reference cycles to which nothing else refers held a quarter at the object scan of the
                                failure
 autocast's cache               a region of autocast that spans many iterations (see `autocast_cache`) holds a quarter
@@ -50,7 +50,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...reading.sites import SiteBytes
+from ...reading.sites import Frame, SiteBytes
 from ..leaks.leak import Holder
 from ..usage.held_rows import HeldRow
 from ..usage.operations import Operation
@@ -110,9 +110,13 @@ class MadeModels:
     """Models that one line made."""
 
     site: SiteBytes
-    """The line, with the weights of all these models."""
+    """The line, with the weights of all these models, and with all that a copy of a larger object has."""
     count: int
     """Number of models."""
+    parameter_bytes: int
+    """Bytes of their parameters; 0 if unknown."""
+    copied: SiteBytes | None
+    """Line with the original of the largest block that is no parameter, if that is live; else None."""
     holder: Holder | None
     """Object that held most of them at the object scan of the failure; None if unknown."""
 
@@ -220,6 +224,8 @@ class ProgramMemory:
     """True if backward has evaluated a node, or may have before the events that were examined."""
     exception_bytes: int
     """Bytes that tracebacks of exceptions hold, of an object scan."""
+    has_complete_scan: bool
+    """False if the object scan of the failure did not read all autograd graphs: what it found may hold more."""
     exception_holder: Holder | None
     """Object that keeps the exceptions: "finder.failures (dict of 1), local of main() at find.py:61, through ..."."""
     autocast: AutocastMemory | None
@@ -233,11 +239,13 @@ class ProgramMemory:
     unused: tuple[HeldRow, ...]
     """Local variables that their functions did not read any more at that scan, the most bytes first."""
     double: Holder | None
-    """Object with the most float64 tensors at that scan, if most of the held memory of such numbers is float64."""
+    """First large object with float64 tensors at that scan, if most of the held memory of such numbers is float64."""
     graph_collection: HeldRow | None
     """Container of a function that held the most through the autograd graphs of its items at that scan."""
     recomputed: Recomputed | None
     """Activations that backward has computed again in checkpointed parts; None if there are none."""
+    derived_gradient: Frame | None
+    """Line that computes gradients with graphs (`create_graph=True`) in a call that made activations."""
     vmap: SiteBytes | None
     """Line that called torch.func.vmap or computes a Jacobian, with the bytes of its calls and of a request within;
     None without any."""
@@ -293,7 +301,7 @@ class ProgramMemory:
 
     def leading_cause(self, usable_bytes: int) -> str | None:
         """Return the cause if it may also look like a leak: KEPT_EXCEPTION to MANY_FORWARDS in CAUSES; else None."""
-        if self.exception_bytes >= LARGE_SHARE * usable_bytes:
+        if self.exception_bytes >= (LARGE_SHARE if self.has_complete_scan else MIN_CHECKPOINT_SHARE) * usable_bytes:
             return KEPT_EXCEPTION
         if self.garbage is not None and self.garbage.bytes >= LARGE_SHARE * usable_bytes:
             return GARBAGE

@@ -15,6 +15,7 @@ from ...reading.recorded import RecordedTrace
 from ...reading.sites import Frame, Site, SiteBytes, sites_of_blocks, top_sites
 from ...reading.table import Table
 from ..leaks.loops import LoopIndex
+from ..leaks.referrers import find_derived_gradient
 from ..usage.composition import FORWARD as FORWARD_PHASE
 from ..usage.composition import OPTIMIZER as OPTIMIZER_PHASE
 from ..usage.operations import find_operation
@@ -136,6 +137,7 @@ class _MemoryReader(ForwardReader):
             has_backward=self._begins_late or bool((self._events["node_type"] != 0).any()),
             exception_bytes=exception_bytes,
             exception_holder=exception_holder,
+            has_complete_scan=self._holders.is_complete,
             autocast=find_autocast_memory(self._trace, request.device, request.seq, self._live),
             graph_holder=self._holders.find_graph_holder(),
             holder=self._holders.find_forgotten(),
@@ -144,6 +146,7 @@ class _MemoryReader(ForwardReader):
             double=self._holders.find_double(),
             graph_collection=self._holders.find_graph_collection(),
             recomputed=self._find_recomputed(),
+            derived_gradient=self._find_derived_gradient(sites[ACTIVATIONS]),
             vmap=vmap[0] if vmap else None,
             vmap_function=vmap[1] if vmap else "",
             garbage=self._holders.find_garbage(),
@@ -172,6 +175,14 @@ class _MemoryReader(ForwardReader):
         is_steady = (np.diff(largest) > 0).mean() >= MIN_GROWING_SHARE
         has_grown = self._request.requested_bytes >= MIN_GROWTH * int(largest[0])
         return GrowingRequests(int(largest[0]), len(sizes)) if is_steady and has_grown else None
+
+    def _find_derived_gradient(self, sites: Sequence[SiteBytes]) -> Frame | None:
+        """Return a line with `create_graph=True` whose function made the activations of one of these lines."""
+        line = find_derived_gradient(self._trace, beside_backward=True)
+        if line is None:
+            return None
+        calls = ((frame.filename, frame.function) for site in sites for frame in self._frames(site.stack_id))
+        return line if (line.filename, line.function) in calls else None
 
     def _find_recomputed(self) -> Recomputed | None:
         rows = self._uses[ACTIVATIONS]
@@ -319,8 +330,21 @@ class _MemoryReader(ForwardReader):
             if len(firsts) >= MIN_MODELS and 2 * int(has_call.sum()) >= len(has_call):
                 size, site = int(self._bytes[rows].sum()), Site.of_stack(self._stacks, maker)
                 holder = self._holders.find_holder(rows) or self._holders.find_holder_of_several(size // 2)
-                return MadeModels(SiteBytes(site, size, int(rows.sum()), maker), len(firsts), holder)
+                parameters = rows & self._has_role("parameter")
+                return MadeModels(
+                    site=SiteBytes(site, size, int(rows.sum()), maker),
+                    count=len(firsts),
+                    parameter_bytes=int(self._bytes[parameters].sum()),
+                    copied=self._find_original(rows & ~parameters, rows),
+                    holder=holder,
+                )
         return None
+
+    def _find_original(self, blocks: _Mask, copies: _Mask) -> SiteBytes | None:
+        """Return the line with a block of the size of the largest of these blocks that is no copy itself."""
+        largest = int(self._bytes[blocks].max(initial=0))
+        originals = ~copies & (self._bytes == largest) & self._is_true_of_stack(self._stacks.has_frames)
+        return self._top_sites(originals, top=1)[0] if largest and originals.any() else None
 
     def _is_loaded(self, stack: int) -> bool:
         return is_loaded(self._frames(stack))

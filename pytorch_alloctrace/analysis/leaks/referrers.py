@@ -457,12 +457,15 @@ def find_gradient_graph(trace: RecordedTrace, is_certain: bool = False) -> Frame
     return _find_user_line(trace, (_GRADIENT_GRAPH, _BACKWARD)[: 2 if is_certain else 1])
 
 
-def find_derived_gradient(trace: RecordedTrace) -> Frame | None:
+def find_derived_gradient(trace: RecordedTrace, beside_backward: bool = False) -> Frame | None:
     """Return the first line of user code that calls `torch.autograd.grad(create_graph=True)`.
 
-    Returns None if there is none, or if a line calls `backward()`: it may take the further derivative.
+    Returns None if there is none or, without `beside_backward`, if a line calls `backward()`: it may take the further
+    derivative.
     """
-    return None if _find_user_line(trace, (_ANY_BACKWARD,)) else _find_user_line(trace, (_DERIVED_GRADIENT,))
+    if not beside_backward and _find_user_line(trace, (_ANY_BACKWARD,)):
+        return None
+    return _find_user_line(trace, (_DERIVED_GRADIENT,))
 
 
 def _find_user_line(trace: RecordedTrace, texts: Sequence[re.Pattern[str]]) -> Frame | None:

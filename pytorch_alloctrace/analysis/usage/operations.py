@@ -50,6 +50,12 @@ class Operation(enum.Enum):
     """Activation checkpointing of parts of a model: what they take and return is kept, the rest computed again."""
     MERGE = "merge"
     """A weight that is computed from other weights, such as those of a low-rank adapter."""
+    PARAMETRIZED = "parametrized"
+    """A weight that a parametrization, such as weight_norm, computes anew in each call."""
+    LAST_SEGMENT = "last segment"
+    """Activations of the last segment of `checkpoint_sequential`, the only one that is not checkpointed."""
+    ALLOCATE = "allocate"
+    """A tensor of equal values, such as zeros, or of none yet, to be filled later."""
     WRITTEN_OUT = "written out"
     """A function such as gelu, computed by single operations: autograd keeps the input of each."""
     STEP = "step"
@@ -77,6 +83,7 @@ _FOREACH = "_multi_tensor_"
 """Beginning of the names of the foreach implementations of torch's optimizers."""
 _CALL = "_call_impl"
 """Function of torch that calls a module."""
+_PARAMETRIZATION = re.compile(r"[/\\]torch[/\\]nn[/\\]utils[/\\](parametrize|weight_norm|spectral_norm)\.py$")
 _LINEAR = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\](module|linear)\.py$")
 """Files of the frames of a call of a linear layer."""
 _NEW_AXIS = r"(\[[^\]]*\bNone\b[^\]]*\]|\.unsqueeze\([^)]*\))"
@@ -108,6 +115,7 @@ _PATTERNS = (
     (rf"{_NEW_AXIS} [-+*/] | [-+*/] \w+{_NEW_AXIS}", Operation.BROADCAST),
     (r"\b(cat|stack|concat|hstack|vstack)\(", Operation.JOIN),
     (r"\.(repeat|repeat_interleave|tile)\(|\.expand\(.*\)\.(contiguous|clone|reshape)\(", Operation.REPEAT),
+    (r"\b(torch\.|new_)(zeros|ones|empty|full)(_like)?\(", Operation.ALLOCATE),
 )
 """Patterns of the source of a line."""
 _ELEMENTWISE = re.compile(
@@ -133,6 +141,11 @@ def find_operation(site: Site, frames: Sequence[Frame]) -> Operation | None:
         return Operation.STEP
     if _stores_attention(site, called):
         return Operation.ATTENTION
+    if any(_PARAMETRIZATION.search(frame.filename) for frame in called):
+        return Operation.PARAMETRIZED
+    callers = [frame.name for frame in frames[len(called) :] if CHECKPOINT_FILE.search(frame.filename)]
+    if "checkpoint_sequential" in callers and "checkpoint" not in callers:
+        return Operation.LAST_SEGMENT
     in_checkpoint = [frame.name for frame in called if CHECKPOINT_FILE.search(frame.filename)]
     if in_checkpoint and not any(name in RECOMPUTATION for name in in_checkpoint):
         return Operation.CHECKPOINT
