@@ -198,7 +198,8 @@ class Session:
         return bool(self._recorder.flush()) if unread_lines else written
 
     def _stop(self, reason: str) -> None:
-        end_record: dict[str, Any] = {"reason": reason}
+        # Processes that a program starts itself (torch.multiprocessing.spawn) set their rank when they begin to run.
+        end_record: dict[str, Any] = {"reason": reason, "rank": program.rank(), "world_size": program.world_size()}
         replaced_by = ""
         try:
             with contextlib.ExitStack() as stops:  # runs every callback even if one fails

@@ -121,7 +121,7 @@ def describe_larger_request(failure: OutOfMemory) -> str:
 
 def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) -> CauseText:
     remedy = cure(leak, names)
-    size = with_share(leak.allocated_bytes, failure)
+    size = with_share(failure.measure_leak(leak), failure)
     title, why = f"{names.site(leak.line)} leaks: {size}", [describe_usage(failure)]
     double = _cure_double(failure, names)
     help_text = f"What helps: {double}{remedy[:1].lower()}{remedy[1:]}"

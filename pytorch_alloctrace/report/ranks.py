@@ -367,15 +367,11 @@ def _list_passed_checks(comparison: Comparison) -> list[tuple[str, str, str]]:
     # `spreads` lacks reserved bytes for devices without segments, and step times without steps.
     spreads = [spread for (kind, _), spread in comparison.spreads.items() if kind == comparison.main]
     byte_spreads = [spread for spread in spreads if spread.measure in BYTES]
-    unlike = next((spread for spread in byte_spreads if not spread.is_alike), None)
-    if compared > 1 and unlike is not None:
-        highest = max(comparison.compared, key=lambda summary: _read_bytes(summary, comparison.main, unlike.measure))
-        low, high = (units.size(value) for value in (unlike.low, unlike.high))
+    unlike = comparison.unlike
+    if unlike is not None:
         subject = "The ranks" if different else "No rank stands out, but they"
-        if not any(highest in finding.ranks for finding in different):
-            figures = f"{_MEASURES[unlike.measure]} from {low} to {high} ({highest.name})"
-            checks.append(("NOTE", "bold yellow", f"{subject} are not alike: {figures}."))
-    elif compared > 1 and not different:
+        checks.append(("NOTE", "bold yellow", f"{subject} are not alike: {_describe_unlike(unlike, comparison)}"))
+    elif compared > 1 and not different and all(spread.is_alike for spread in byte_spreads):
         figures = ", ".join(
             _describe_spread(spread.measure, spread.median, spread.low, spread.high) for spread in byte_spreads
         )
@@ -385,9 +381,12 @@ def _list_passed_checks(comparison: Comparison) -> list[tuple[str, str, str]]:
     return checks
 
 
-def _read_bytes(summary: RankSummary, kind: str, measure: str) -> int:
-    figures = summary.of_kind(kind)
-    return 0 if figures is None else getattr(figures, measure) or 0
+def _describe_unlike(unlike: RankFinding, comparison: Comparison) -> str:
+    measure = unlike.deviations[0].measure
+    spread = comparison.spreads[unlike.device, measure]
+    figures = f"{_MEASURES[measure]} from {units.size(spread.low)} to {units.size(spread.high)}"
+    explanation = _explain_difference(unlike, _site_names(unlike.ranks[0]))
+    return " ".join((f"{figures} ({unlike.ranks[0].name}).", *explanation))
 
 
 def _describe_spread(measure: str, median: float, low: float, high: float) -> str:

@@ -292,11 +292,17 @@ class OutOfMemory:
             and (leak.allocated_bytes > forward_bytes or leak.sites[0].site not in in_forward)
             and (leak.judged_at <= self.seq or self.request.outcome == ENDED)
         ]
-        largest = max(candidates, key=lambda leak: leak.allocated_bytes, default=None)
-        if largest is None or largest.allocated_bytes < LARGE_SHARE * self.usable_bytes:
+        largest = max(candidates, key=self.measure_leak, default=None)
+        held_bytes = 0 if largest is None else self.measure_leak(largest)
+        if held_bytes < LARGE_SHARE * self.usable_bytes:
             return None
         free_bytes = self.here.free_bytes if self.verdict == FRAGMENTED else 0
-        return None if LARGE_SHARE * self.usable_bytes <= 2 * free_bytes >= largest.allocated_bytes else largest
+        return None if LARGE_SHARE * self.usable_bytes <= 2 * free_bytes >= held_bytes else largest
+
+    def measure_leak(self, leak: Leak) -> int:
+        """Return what a leak holds, with all other live blocks of its lines, such as those of a former epoch."""
+        lines = {site.site for site in leak.sites}
+        return max(leak.allocated_bytes, sum(site.bytes for site in self.top_sites if site.site in lines))
 
     def _cached_verdict(self) -> str | None:
         """Apply rules 2 and 3."""

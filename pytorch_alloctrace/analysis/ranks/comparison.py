@@ -64,7 +64,7 @@ class Explanation:
 class RankFinding:
     kind: str
     """"oom": failed allocation; "leak"; "differs": figures are outliers; "device": a rank also uses the CUDA device of
-    another rank."""
+    another rank; "unlike": `Comparison.unlike`."""
     device: str
     ranks: tuple[RankSummary, ...]
     """Ranks that have the finding, the representative first."""
@@ -106,6 +106,8 @@ class Comparison:
     distances: Mapping[str, float] = field(repr=False)
     """Largest distance of each rank's figures, by path. A figure is an outlier from 1 on."""
     more_outliers: int = 0
+    unlike: RankFinding | None = None
+    """The rank with the highest figure, if the ranks are not alike and no finding has this rank; not in `findings`."""
 
     @property
     def kinds(self) -> list[str]:
@@ -187,10 +189,12 @@ class _RankComparer:
                 summary.path,
             ),
         )
+        findings = (*ordered, *outlier_findings, *self._find_foreign_devices())
         return Comparison(
             run=self._run,
             left_out=tuple(left_out),
-            findings=(*ordered, *outlier_findings, *self._find_foreign_devices()),
+            findings=findings,
+            unlike=self._find_unlike(findings),
             spreads=self._spreads,
             main=self._main,
             summaries=tuple(summaries),
@@ -366,10 +370,30 @@ class _RankComparer:
             findings.append(dataclasses.replace(representative, ranks=ranks))
         return findings, max(len(outliers) - MAX_EXPLAINED, 0)
 
-    def _explain(self, finding: RankFinding) -> RankFinding:
-        """Add the outliers of the first rank, the step of its departure and the explaining line to a finding."""
+    def _find_unlike(self, findings: Sequence[RankFinding]) -> RankFinding | None:
+        """Return the rank with the highest figure of the main device, with the line that explains it."""
+        spreads = (self._spreads.get((self._main, measure)) for measure in BYTES)
+        spread = next((spread for spread in spreads if spread is not None and not spread.is_alike), None)
+        if spread is None:
+            return None
+        values = {summary: _read_figure(summary, self._main, spread.measure) or 0.0 for summary in self._compared}
+        highest = max(self._compared, key=lambda summary: values[summary])
+        if any(highest in finding.ranks for finding in findings if not finding.is_common):
+            return None
+        others = [value for summary, value in values.items() if summary is not highest]
+        distance = min(spread.distance(values[highest]), _MAX_USUAL_DISTANCE)
+        deviation = Deviation(self._main, spread.measure, values[highest], float(np.median(others)), distance)
+        finding = RankFinding("unlike", self._main, (highest,), len(self._compared))
+        return self._explain(finding, (deviation,))
+
+    def _explain(self, finding: RankFinding, deviations: tuple[Deviation, ...] | None = None) -> RankFinding:
+        """Add deviations of the first rank, the step of its departure and the explaining line to a finding.
+
+        deviations: by default the outliers.
+        """
         summary, kind = finding.ranks[0], finding.device
-        deviations = tuple(item for item in self._deviations[summary.path] if item.kind == kind)
+        if deviations is None:
+            deviations = tuple(item for item in self._deviations[summary.path] if item.kind == kind)
         references = self._select_references(kind, finding.ranks)
         if len(self._run.summaries) < 2 or not references:
             return finding

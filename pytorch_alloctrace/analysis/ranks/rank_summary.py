@@ -246,7 +246,7 @@ def _map_kinds(summary: Summary) -> dict[str, str]:
 def _create_summary(trace: RecordedTrace, session: str, summary: Summary, kinds: dict[str, str]) -> RankSummary:
     header, integrity = trace.header, trace.integrity
     environment = _read_environment(header)
-    rank, world_size = _read_rank(header, environment)
+    rank, world_size = _read_rank(header, trace.ending, environment)
     steps = trace.steps()
     devices = [device for device in summary.devices if device.device in kinds]
     return RankSummary(
@@ -352,10 +352,16 @@ def _sample_levels(trace: RecordedTrace, device: str, kind: str) -> Levels:
     return Levels(kind, steps[is_sampled], live[is_sampled], peak[:-1][is_sampled])
 
 
-def _read_rank(header: dict[str, Any], environment: dict[str, str]) -> tuple[int | None, int | None]:
-    """Return the rank and the world size. Earlier versions recorded them in the environment variables only."""
-    size, rank = header.get("world_size"), header.get("rank")
-    if not isinstance(size, int):
+def _read_rank(
+    header: dict[str, Any], ending: dict[str, Any], environment: dict[str, str]
+) -> tuple[int | None, int | None]:
+    """Return the rank and the world size, of the process at the begin of the recording, else at its end.
+
+    Earlier versions recorded them in the environment variables only.
+    """
+    record = next((record for record in (header, ending) if isinstance(record.get("world_size"), int)), {})
+    size, rank = record.get("world_size"), record.get("rank")
+    if not record:
         size, rank = environment.get("WORLD_SIZE", ""), environment.get("RANK", "")
     numbers = [int(text) if text.isdecimal() and len(text) < 7 else None for text in (str(rank), str(size))]
     return numbers[0], numbers[1]
