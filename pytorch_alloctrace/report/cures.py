@@ -126,12 +126,7 @@ def cure_holder(holder: Holder, kind: str, device: str, names: SiteNames) -> str
     if holder.through in _PLACES and not is_in_function and not is_list_of_functions:
         return _PLACES[holder.through](name)
     sentence = _cure_container(name, holder, device, names)
-    if holder.tensor_share <= _MAX_VIEW_SHARE:
-        share = units.share(holder.tensor_share, 1)
-        sentence = (
-            f"The tensors in {name} are views, which use {share} of the memory that they keep: store `.clone()` of "
-            f"each. {sentence}"
-        )
+    sentence = " ".join((*describe_views(holder, f"The tensors in {name}"), sentence))
     if is_list_of_functions:
         return f"Functions keep their default values as long as they are kept. {sentence}"
     if holder.through == _HOOK:
@@ -373,6 +368,14 @@ _PLACES: dict[str, Callable[[str], str]] = {
     "thread": _cure_thread,
 }
 """By `Holder.through`: cures of what may be on the path."""
+
+
+def describe_views(holder: Holder, subject: str) -> list[str]:
+    """Return a sentence on an object that holds views of much larger tensors; none for others."""
+    if holder.tensor_share > _MAX_VIEW_SHARE:
+        return []
+    share = units.share(holder.tensor_share, 1)
+    return [f"{subject} are views, which use {share} of the memory that they keep: store `.clone()` of each."]
 
 
 def is_function_cache(holder: Holder) -> bool:

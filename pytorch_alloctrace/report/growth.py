@@ -24,7 +24,15 @@ from ..reading.names import HOST_DEVICES
 from ..reading.recorded import FinalScan
 from ..reading.sites import Frame, Site
 from . import units
-from .cures import AUTOCAST_CURE, cure_accumulation, cure_garbage, cure_holder, is_function_cache, quote
+from .cures import (
+    AUTOCAST_CURE,
+    cure_accumulation,
+    cure_garbage,
+    cure_holder,
+    describe_views,
+    is_function_cache,
+    quote,
+)
 from .finding import Finding
 from .site_names import SiteNames
 
@@ -107,6 +115,8 @@ def _describe_note(growths: Sequence[Growth], summary: Summary, names: SiteNames
         sentences.append(" ".join((cure, *describe_store(growth.holder, names))))
     if growth.doubt is Doubt.BOUNDED and growth.holder is not None and growth.holder.scope == "class attribute":
         sentences.append(cure_holder(growth.holder, growth.kind, growth.device, names))
+    elif growth.holder is not None and growth.doubt in (Doubt.FILLED, Doubt.BOUNDED):
+        sentences[-1] = " ".join((sentences[-1], *describe_views(growth.holder, "Its tensors")))
     if growth.doubt is Doubt.GARBAGE:
         sentences.append(cure_garbage("" if growth.holder is None else growth.holder.back_reference))
     if growth.doubt is Doubt.OPTIMIZER_STATE:

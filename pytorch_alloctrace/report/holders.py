@@ -12,6 +12,7 @@ from ..analysis.usage.held_rows import MODEL_ROLES, HeldRow
 from ..reading.positions import Position
 from ..reading.recorded import FinalScan
 from . import units
+from .cures import describe_views
 from .growth import describe_no_holder, quote_store
 from .screen import Screen
 from .site_names import SiteNames
@@ -77,6 +78,8 @@ def write_holders(held: HeldMemory, at: Position | None, screen: Screen, names: 
         if holder.store is not None:
             store = quote_store(holder.store_kind, holder.store, names)
             screen.text(store, margin, hanging=margin + 2, style="dim")
+        for sentence in describe_views(holder, "Its tensors"):
+            screen.text(sentence, margin, hanging=margin + 2, style="dim")
     if others := held.rows[top:]:
         omitted = units.counted(sum(row.objects for row in others), "more object")
         more = f"and {omitted} with {units.size(sum(row.bytes for row in others))} (--top 0 shows all)"

@@ -14,7 +14,7 @@ from ..analysis.usage.held_memory import MIN_PEAK_SHARE
 from ..analysis.usage.operations import Operation
 from ..reading.sites import SiteBytes
 from . import units
-from .cures import BACKWARD_EACH, describe_checkpointing, quote
+from .cures import BACKWARD_EACH, describe_checkpointing, describe_views, quote
 from .growth import describe_store
 from .holders import describe_row
 from .oom_cause_text import list_variables
@@ -87,9 +87,10 @@ def peak_advice(device: DeviceSummary, names: SiteNames) -> list[str]:
         )
         if any(container.type == "deque" for container in holder.holder.containers):
             remedy += ", or a bound (`maxlen` of a deque, `maxsize` of a queue)"
+        views = describe_views(holder.holder, "Its tensors")
         advice.append(
             f"{amount} of it is held by {describe_row(holder, names)}{when}. What lowers it, if it is not needed:"
-            f" {remedy}. {' '.join(describe_store(holder.holder, names))}".rstrip()
+            f" {' '.join((f'{remedy}.', *views, *describe_store(holder.holder, names)))}"
         )
     activations = sum(part.bytes for part in holding.roles.roles if part.role == "activation")
     activations -= max((growth.allocated_bytes for growth in _list_accumulations(device)), default=0)
