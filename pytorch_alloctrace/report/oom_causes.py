@@ -14,7 +14,7 @@ from ..analysis.leaks.leak import GRAPH, SURVIVORS, Leak
 from ..analysis.usage.held_rows import HeldRow
 from ..analysis.usage.operations import Operation
 from ..analysis.usage.peak import ROUNDING, find_square
-from ..reading.sites import SiteBytes
+from ..reading.sites import Site, SiteBytes
 from . import units
 from .cures import (
     AUTOCAST_CURE,
@@ -74,7 +74,7 @@ _GROWING = (causes.FORWARD, causes.KEPT, causes.COLLECTED, causes.LARGE_REQUEST,
 _GENERATOR = "<genexpr>"
 _DERIVATIVES = ("jacobian", "hessian", "jacrev", "jacfwd", "_jac")
 """Beginnings of the names of functions of torch that compute a matrix of derivatives."""
-_ANYWHERE = frozenset(Operation) - {Operation.JOIN, Operation.REPEAT, Operation.WRITTEN_OUT}
+_ANYWHERE = frozenset(Operation) - {Operation.JOIN, Operation.REPEAT, Operation.ALLOCATE, Operation.WRITTEN_OUT}
 """Operations with a cure of their own, also within a module."""
 _IN_TRACEBACK = re.compile(r" in the traceback of ([^\s,]+)")
 
@@ -111,6 +111,17 @@ def _cure_double(failure: OutOfMemory, names: SiteNames) -> str:
     return f"{name} is float64: `.float()` of it halves it, and what is computed from it; "
 
 
+def _cure_derived(failure: OutOfMemory, names: SiteNames) -> str:
+    """Return a clause on gradients with graphs in a call that made activations; "" without any."""
+    derived = failure.program.derived_gradient
+    if derived is None:
+        return ""
+    return (
+        f"leave `create_graph=True` at {names.site(derived)} out where no further derivative is taken, as in an"
+        " evaluation, and there `.detach()` what each step makes; "
+    )
+
+
 def describe_larger_request(failure: OutOfMemory) -> str:
     """Return a clause on a request that is much larger than all before of its line; "" for others."""
     before = failure.program.largest_before_bytes
@@ -123,15 +134,17 @@ def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) ->
     remedy = cure(leak, names)
     size = with_share(failure.measure_leak(leak), failure)
     title, why = f"{names.site(leak.line)} leaks: {size}", [describe_usage(failure)]
-    double = _cure_double(failure, names)
-    help_text = f"What helps: {double}{remedy[:1].lower()}{remedy[1:]}"
+    first = _cure_double(failure, names)
+    if leak.holder is not None and leak.holder.through == GRAPH:
+        first += _cure_derived(failure, names)
+    help_text = f"What helps: {first}{remedy[:1].lower()}{remedy[1:]}"
     if (joined := _find_joined(failure)) is not None and joined.site == leak.line:
         return _describe_joined(joined, failure, names)
     if leak.holder is not None and leak.holder.through == GRAPH and not failure.program.has_backward:
         count = units.counted(leak.units_with_survivors, leak.unit)
         title = f"{names.site(leak.line)} keeps the graphs of {count}, and no backward has run: {size}"
         help_text = (
-            f"What helps: {double}if a backward is to follow, call it in each of them, run fewer before it (truncated"
+            f"What helps: {first}if a backward is to follow, call it in each of them, run fewer before it (truncated"
             " backpropagation), or checkpoint each (torch.utils.checkpoint). If none is:"
             f" {remedy[:1].lower()}{remedy[1:]}"
         )
@@ -488,12 +501,9 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     site, stack = top_line(sites, failure) if forwards is None else (forwards.site.site, forwards.site.stack_id)
     special = what = ""
     if (derived := program.derived_gradient) is not None:
-        derived_line = names.site(derived)
-        special = (
-            f"leave `create_graph=True` at {derived_line} out where no further derivative is taken, as in an"
-            " evaluation, and there `.detach()` what each step makes; "
-        )
-        what = f"{derived_line} computes gradients with graphs (create_graph=True), which keep those of all steps. "
+        special = _cure_derived(failure, names)
+        line = names.site(derived)
+        what = f"{line} computes gradients with graphs (create_graph=True), which keep those of all steps. "
     if (found := _find_operation_of_activations(failure)) is not None:
         operation, largest = found
         special = f"{CURE_BY_OPERATION[operation]}; "
@@ -518,8 +528,11 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
         title += f" of {units.size(failure.requested_bytes)}, of whose line the largest before was {before}"
         larger = f"{CURE_OF_LARGER_INPUT.removesuffix('; ')} (of a padded batch: number times longest); "
         help_texts[0] = f"What helps: {larger}{help_texts[0].removeprefix('What helps: ')}"
-    line, stack = (site, stack) if found is None else (found[1].site, found[1].stack_id)
-    return CauseText(title, line, stack, list_lines(sites, names), help_texts)
+    if found is not None:
+        site, stack = found[1].site, found[1].stack_id
+    elif derived is not None:
+        site, stack = Site(derived.filename, derived.line, derived.function, derived.source, True), 0
+    return CauseText(title, site, stack, list_lines(sites, names), help_texts)
 
 
 def _find_operation_of_activations(failure: OutOfMemory) -> tuple[Operation, SiteBytes] | None:

@@ -78,7 +78,7 @@ CURE_BY_OPERATION = {
     Operation.LAST_SEGMENT: "a number of segments that divides the number of layers (the last segment has all that are "
     "left), or torch.utils.checkpoint for each layer",
     Operation.ALLOCATE: "a smaller shape (no dimension along which all values are equal: they broadcast), a smaller "
-    "type, or host memory",
+    "type, or in host memory",
     Operation.WRITTEN_OUT: "a function of torch that keeps only its input (F.gelu, F.silu, F.layer_norm, F.rms_norm), "
     "or checkpointing of this function alone (torch.utils.checkpoint)",
     Operation.CHECKPOINT: "larger parts, such as whole blocks: the checkpoint of a single linear layer saves nothing, "

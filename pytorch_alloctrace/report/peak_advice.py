@@ -149,7 +149,7 @@ def _advise_on_operation(holding: Holding, names: SiteNames) -> list[str]:
 def _describe_operation(
     sites: Sequence[SiteBytes], operation: Operation, holding: Holding, names: SiteNames, *, is_training: bool
 ) -> list[str]:
-    if is_training and operation in (Operation.JOIN, Operation.REPEAT):
+    if is_training and operation in (Operation.JOIN, Operation.REPEAT, Operation.ALLOCATE):
         return []
     if not is_training and operation is Operation.WRITTEN_OUT:
         return []

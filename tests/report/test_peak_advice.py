@@ -220,7 +220,8 @@ def test_peak_has_the_advice_that_fits(folder: Path, case: str, advice: str) -> 
         ("x = self.layers(x)", None),
         ("loss = float(total)", None),
         ("y = experts(x).mean(dim=0)", None),
-        ("cache = torch.empty(1 << 30, dtype=torch.float32, device=device)", None),
+        ("cache = torch.empty(1 << 30, dtype=torch.float32, device=device)", Operation.ALLOCATE),
+        ("loss = model(torch.zeros(8, 4, device=device)).mean()", None),
         (None, None),
     ],
 )
@@ -280,6 +281,23 @@ def test_attention_of_torch_stores_its_matrices_only_for_weights(
     call, attention = Frame("_call_impl", "module.py", 5, None), Frame("multi_head_attention_forward", "f.py", 4, None)
 
     assert find_operation(site, [Frame(function, "f.py", 3, source), attention, call, own]) is operation
+
+
+def test_weights_that_a_parametrization_computes_are_an_operation() -> None:
+    site, own = Site("net.py", 9, "forward", "h = self.gate(h)", True), Frame("forward", "net.py", 9, None)
+    call = Frame("_call_impl", "module.py", 5, None)
+    parametrized = Frame("get_parametrized", "/torch/nn/utils/parametrize.py", 4, None)
+
+    assert find_operation(site, [call, parametrized, call, own]) is Operation.PARAMETRIZED
+
+
+def test_last_segment_of_checkpoint_sequential_is_an_operation() -> None:
+    site, own = Site("net.py", 9, "forward", "x = self.norm(x)", True), Frame("forward", "net.py", 9, None)
+    sequential = Frame("checkpoint_sequential", "/torch/utils/checkpoint.py", 4, None)
+    checkpoint = Frame("checkpoint", "/torch/utils/checkpoint.py", 2, None)
+
+    assert find_operation(site, [own, sequential]) is Operation.LAST_SEGMENT
+    assert find_operation(site, [own, checkpoint, sequential]) is None
 
 
 def test_resized_features_are_a_part_of_a_model() -> None:

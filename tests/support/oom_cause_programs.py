@@ -568,6 +568,43 @@ def one_hot_beside_fragments() -> None:
     del pin
 
 
+def steps_of_second_order() -> None:
+    weight = torch.empty(3072, 3072, device=DEVICE, requires_grad=True)
+    inputs = torch.empty(256, 3072, device=DEVICE)
+
+    def adapt(fast: torch.Tensor, steps: int) -> torch.Tensor:
+        for _ in range(steps):
+            loss = (inputs @ fast).square().mean() + fast.pow(3).mean()
+            (gradient,) = torch.autograd.grad(loss, fast, create_graph=True)  # CHANGE
+            fast = fast - 0.1 * gradient
+        return fast
+
+    for _ in range(3):
+        (inputs @ adapt(weight, 2)).square().mean().backward()
+    adapt(weight, 40)
+
+
+def weight_norm_in_a_loop() -> None:
+    cell = nn.utils.parametrizations.weight_norm(nn.Linear(2048, 2048)).to(DEVICE)
+    state = torch.empty(4, 2048, device=DEVICE)
+    for _ in range(200):
+        state = cell(state)  # CHANGE
+
+
+def copies_of_agents_with_replay() -> None:
+    class Agent:
+        def __init__(self) -> None:
+            self.net = make_layers(4, 512).to(DEVICE)
+            self.replay = torch.empty(40 * MIB, device=DEVICE)
+
+    agent, members = Agent(), []
+    for _ in range(12):
+        with torch.no_grad():
+            agent.net(torch.empty(16, 512, device=DEVICE))
+        member = copy.deepcopy(agent)
+        members.append(member)  # CHANGE
+
+
 def graphs_of_a_generator() -> None:
     model = make_layers(6, 1024).to(DEVICE)
     with torch.no_grad():

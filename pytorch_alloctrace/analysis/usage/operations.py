@@ -115,7 +115,7 @@ _PATTERNS = (
     (rf"{_NEW_AXIS} [-+*/] | [-+*/] \w+{_NEW_AXIS}", Operation.BROADCAST),
     (r"\b(cat|stack|concat|hstack|vstack)\(", Operation.JOIN),
     (r"\.(repeat|repeat_interleave|tile)\(|\.expand\(.*\)\.(contiguous|clone|reshape)\(", Operation.REPEAT),
-    (r"\b(torch\.|new_)(zeros|ones|empty|full)(_like)?\(", Operation.ALLOCATE),
+    (r"^(?!.*requires_grad)[^=(]+ = torch\.(zeros|empty|full)(_like)?\(", Operation.ALLOCATE),
 )
 """Patterns of the source of a line."""
 _ELEMENTWISE = re.compile(
