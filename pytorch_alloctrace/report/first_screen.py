@@ -296,8 +296,11 @@ def _select_in_full(findings: Sequence[Finding], summary: Summary) -> list[Findi
 
 def _is_listed(finding: Finding, in_full: Sequence[Finding], summary: Summary) -> bool:
     """Return whether a finding has a line: if it is on much memory, or an answer on leaks, not beside out of memory."""
+    # Torch returns its cache before it runs out of memory.
+    if finding.kind in (*_SHORT_KINDS, "cache") and any(shown.kind == "oom" for shown in in_full):
+        return False
     if finding.kind in _SHORT_KINDS:
-        return all(shown.kind != "oom" for shown in in_full)
+        return True
     is_answer = not in_full and finding.kind not in (*NOTES, *_INEFFICIENCIES)
     has_part = all(shown.kind != "oom" for shown in in_full) or _has_share(finding, _MIN_SECOND_SHARE, summary)
     return is_answer or (has_part and _is_notable(finding, summary))

@@ -113,7 +113,8 @@ def _describe_note(growths: Sequence[Growth], summary: Summary, names: SiteNames
     if growth.doubt is Doubt.STOPPED and growth.holder is not None and not _is_optimizer_state(growth.holder):
         cure = cure_holder(growth.holder, growth.kind, growth.device, names)
         sentences.append(" ".join((cure, *describe_store(growth.holder, names))))
-    if growth.doubt is Doubt.BOUNDED and growth.holder is not None and growth.holder.scope == "class attribute":
+    is_cache = growth.holder is not None and is_function_cache(growth.holder)
+    if growth.holder is not None and is_cache and growth.holder.scope == "class attribute":
         sentences.append(cure_holder(growth.holder, growth.kind, growth.device, names))
     elif growth.holder is not None and growth.doubt in (Doubt.FILLED, Doubt.BOUNDED):
         sentences[-1] = " ".join((sentences[-1], *describe_views(growth.holder, "Its tensors")))

@@ -347,8 +347,9 @@ def _describe_vmap(failure: OutOfMemory, names: SiteNames) -> CauseText:
             site.stack_id,
             ["With `vectorize=True` or vmap, all rows are computed at once.", *list_roles(failure)],
             [
-                "What helps: some rows at a time (`vectorize=False`, `torch.func.jacrev(..., chunk_size=...)`), with"
-                " the results on the CPU; or products with vectors (torch.func.jvp, vjp) instead of the matrix."
+                "What helps: of a batch of independent samples, the matrix of each (`torch.func.vmap(jacrev(f))`); some"
+                " rows at a time (`vectorize=False`, `jacrev(..., chunk_size=...)`), on the CPU; or products with"
+                " vectors (torch.func.jvp, vjp) instead of the matrix."
             ],
         )
     return CauseText(
@@ -440,8 +441,8 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
         why.append(f"The device has {device}, and at most {max_possible} can be allocated: freeing cannot help.")
     else:
         why.append(describe_usage(failure))
-    is_broadcast = bool(program.outer_count) and not program.is_attention
-    if is_broadcast:
+    has_own_cure = bool(program.outer_count) and not program.is_attention
+    if has_own_cure:
         count = units.number(program.outer_count)
         title = f"{line} broadcasts two tensors of {count} elements to {count} x {count}, and requests {request}"
         remedy = (
@@ -463,7 +464,7 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
     elif operation is not None and (operation in _ANYWHERE or program.request_use == causes.KEPT):
         title = f"{line} {WHAT_BY_OPERATION[operation]}, and requests {request} at once"
         remedy = f"{CURE_BY_OPERATION[operation]}{'; ' if larger else ''}{larger.removesuffix('; ')}"
-        larger = ""
+        larger, has_own_cure = "", True
     elif program.request_use == causes.KEPT:
         remedy = "process the data in chunks, or request less: check the shapes for an unintended broadcast"
     else:
@@ -475,7 +476,7 @@ def _describe_large_request(failure: OutOfMemory, names: SiteNames) -> CauseText
         failure.site,
         failure.request.stack_id,
         why,
-        [f"What helps: {larger}{'' if is_broadcast else _cure_copy(failure, names)}{remedy}."],
+        [f"What helps: {larger}{'' if has_own_cure else _cure_copy(failure, names)}{remedy}."],
     )
 
 

@@ -137,17 +137,21 @@ def describe_optimizer_state(failure: OutOfMemory, names: SiteNames) -> CauseTex
         " FSDP), lower precision, or a smaller model"
     )
     which, beside = "the optimizer's state in its first step", ""
+    site, stack, holder = failure.site, failure.request.stack_id, program.earlier_optimizer_holder
     if earlier:
-        which = "the state of an optimizer for parameters that had none"
+        which = "the state of an optimizer"
         beside = f", beside {units.size(earlier)} of state that is older"
-        remedies = (
-            "if an earlier optimizer is done, such as that of a former stage, del it, and zero_grad() its model, or"
-            f" del both; else {remedies}"
-        )
+        done = "if an earlier optimizer is done, such as that of a former stage, del it"
+        if holder is not None and "[" in holder.name:
+            site, stack = line_to_change(holder, site, stack)
+            name = quote(names.referrer(holder.name.partition(_OF_OPTIMIZER)[0].removesuffix(".state")))
+            beside += f" and kept by {name}"
+            done = f"keep numbers instead of {name} and of what refers to it, such as a schedule"
+        remedies = f"{done}, and zero_grad() its model, or del both; else {remedies}"
     return CauseText(
         f"{names.site(failure.site)} allocates {which}: {with_share(state, failure)} so far{beside}",
-        failure.site,
-        failure.request.stack_id,
+        site,
+        stack,
         why,
         [f"What helps: {remedies}."],
     )

@@ -79,8 +79,8 @@ CURE_BY_OPERATION = {
     "left), or torch.utils.checkpoint for each layer",
     Operation.ALLOCATE: "a smaller shape (no dimension along which all values are equal: they broadcast), a smaller "
     "type, or in host memory",
-    Operation.WRITTEN_OUT: "a function of torch that keeps only its input (F.gelu, F.silu, F.layer_norm, F.rms_norm), "
-    "or checkpointing of this function alone (torch.utils.checkpoint)",
+    Operation.WRITTEN_OUT: "a function of torch that keeps only its input (F.gelu, F.silu, F.mish, F.layer_norm, "
+    "F.rms_norm), or checkpointing of this function alone (torch.utils.checkpoint)",
     Operation.CHECKPOINT: "larger parts, such as whole blocks: the checkpoint of a single linear layer saves nothing, "
     "as the layer keeps no more than its input anyway",
     Operation.STEP: FOREACH_CURE,

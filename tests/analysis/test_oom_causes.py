@@ -146,7 +146,7 @@ CASES = [
         "rows_of_a_jacobian",
         causes.VMAP,
         " computes a Jacobian or Hessian, a row for each output: ",
-        "`torch.func.jacrev(..., chunk_size=...)`",
+        "`jacrev(..., chunk_size=...)`",
     ),
     Case(
         "hessian_of_all_rows",

@@ -188,6 +188,8 @@ class ProgramMemory:
     """True if the foreach implementation of an optimizer made the request."""
     earlier_optimizer_bytes: int
     """Bytes of optimizers that are older than the last pass of backward."""
+    earlier_optimizer_holder: Holder | None
+    """Object that held these at the object scan of the failure; None if unknown."""
     step_copies_bytes: int
     """Bytes that an optimizer allocated besides its state."""
     forwards: Forwards | None

@@ -111,7 +111,9 @@ class _MemoryReader(ForwardReader):
             and any(frame.name.startswith(_FOREACH) for frame in frames)
             # Only SGD makes its state there, as copies of the gradients.
             and (earlier_state.any() or not any(frame.name == _FOREACH_SGD for frame in frames)),
-            earlier_optimizer_bytes=int(self._bytes[earlier_state].sum()),
+            earlier_optimizer_bytes=(earlier_bytes := int(self._bytes[earlier_state].sum())),
+            earlier_optimizer_holder=self._holders.find_holder(earlier_state)
+            or self._holders.find_holder_of_several(earlier_bytes // 2),
             forwards=None if live_forwards is None else live_forwards.forwards,
             models=self._find_made_models(),
             checkpoints=self._find_checkpoints(),
@@ -203,7 +205,7 @@ class _MemoryReader(ForwardReader):
         rows = live_lines == candidates[np.bincount(numbers.reshape(-1), self._bytes[of_vmap]).argmax()]
         call = int(calls[int(self._live["stack_id"][rows][0])])
         caller = int(self._stacks.parent[call])
-        function = self._stacks.frame(call).name
+        function = self._stacks.frame(call).function
         first = self._live["alloc_seq"][rows].min()
         is_other = (self._events["seq"] > first) & (self._events["node_type"] == 0) & (lines[self._events["stack"]] < 0)
         requested = 0

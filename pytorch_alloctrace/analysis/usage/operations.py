@@ -107,7 +107,7 @@ _PATTERNS = (
     (r"\b(cat|stack)\(.*\)\.(sum|mean|any|all|a?min|a?max)\(", Operation.REDUCE),
     (
         r"\w\[(src|dst|sources?|targets?|rows?|cols?|idx|ids|ind(ex|ices)|rels?|relations?|perm|edges?|neighbou?rs?"
-        r"|edge_index\[\d\]|\w+_(idx|ids|index|indices)|(?!self\.)[A-Za-z_]\w*\.(rel|edge_\w+|idx|index|indices|ids|\w+_index))\]"
+        r"|edge_index\[\d\]|\w+_(idx|ids|index|indices)|(?!self\.)[A-Za-z_]\w*\.(rel|kinds?|types?|species|edge_\w+|idx|index|indices|ids|\w+_index))\]"
         r"(?!\()",
         Operation.GATHER,
     ),
