@@ -1,0 +1,1 @@
+"""Crop-yield modelling on field-trial records."""

@@ -1,0 +1,3 @@
+from .lines import LineDataset, collate
+from .net import LineReader
+from .training import Trainer

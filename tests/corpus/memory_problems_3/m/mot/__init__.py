@@ -1,0 +1,3 @@
+from .source import FrameSource
+from .embed import AppearanceNet
+from .tracks import Track, TrackTable

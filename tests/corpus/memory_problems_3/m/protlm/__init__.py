@@ -1,0 +1,4 @@
+from .batching import ResidueBatcher, collate
+from .model import StructureTagger
+
+__all__ = ["ResidueBatcher", "collate", "StructureTagger"]

@@ -1,0 +1,2 @@
+from .env import QuadrupedEnv
+from .policy import ActorCritic

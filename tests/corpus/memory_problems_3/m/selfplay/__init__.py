@@ -1,0 +1,3 @@
+from .agent import Agent
+from .league import League
+from .replay import Replay

@@ -1,0 +1,4 @@
+from .bank import SpeakerBank
+from .encoder import FrameEncoder
+
+__all__ = ["FrameEncoder", "SpeakerBank"]
