@@ -129,7 +129,7 @@ class Holding:
     model_origin: ModelOrigin | None = None
     """If activations are half of the bytes or more: where the model comes from."""
     recomputed: Recomputed | None = None
-    """What checkpoints have computed again in backward; None if there is none."""
+    """If activations are half of the bytes or more: those of them that checkpoints have computed again in backward."""
     all_pairs: AllPairs | None = None
     """Blocks that have the size of a matrix of all pairs; None if they are less than `MIN_PAIRS_SHARE`."""
     line_by_role: Mapping[str, Site] = field(default_factory=dict)
@@ -440,13 +440,14 @@ class _LiveMemory:
     stacks: Table
     roles: RoleShares
     model_origin: ModelOrigin | None
+    recomputed: Recomputed | None
     line_by_role: Mapping[str, Site]
 
     @classmethod
     def read_before(cls, trace: RecordedTrace, device: str, until: int) -> _LiveMemory:
         stacks, roles = trace.replay.stacks(until, device), roles_before(trace, device, until)
         total = int(stacks["live_bytes"].sum())
-        model_origin, line_by_role = None, {}
+        model_origin, recomputed, line_by_role = None, None, {}
         for part in roles.roles:
             if part.role == UNKNOWN or part.bytes < max(MIN_ROLE_SHARE * total, 1):
                 continue
@@ -454,10 +455,14 @@ class _LiveMemory:
             if part.role == "activation" and part.bytes >= MIN_ACTIVATION_SHARE * total:
                 model_origin = find_model_origin(trace, live)
             of_role = live.take(live["role"] == ROLES.index(part.role))
+            if model_origin is not None and part.role == "activation":
+                recomputed = find_recomputed(
+                    trace.stacks, of_role["stack_id"].astype(np.int64), of_role["requested_bytes"].astype(np.int64)
+                )
             largest = top_sites(trace.stacks, sites_of_blocks(trace.stacks, of_role), 1)
             if largest and 2 * largest[0].bytes >= part.bytes:
                 line_by_role[part.role] = largest[0].site
-        return cls(stacks, roles, model_origin, line_by_role)
+        return cls(stacks, roles, model_origin, recomputed, line_by_role)
 
 
 def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None, top: int) -> Holding:
@@ -486,9 +491,7 @@ def _build_holding(trace: RecordedTrace, memory: _LiveMemory, peak: Peak | None,
         more_bytes=total - sum(site.bytes for site in top_lines),
         roles=memory.roles,
         model_origin=memory.model_origin,
-        recomputed=find_recomputed(
-            trace.stacks, memory.stacks["stack_id"].astype(np.int64), memory.stacks["live_bytes"].astype(np.int64)
-        ),
+        recomputed=memory.recomputed,
         all_pairs=_find_all_pairs(memory.stacks, total),
         line_by_role=memory.line_by_role,
     )

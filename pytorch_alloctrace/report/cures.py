@@ -34,8 +34,8 @@ AUTOCAST_CURE = (
 BACKWARD_EACH = "call backward after each forward, (loss / n).backward() for each micro-batch"
 NO_GRAD = "run this line under torch.no_grad() or torch.inference_mode()"
 NO_GRAD_OF_GENERATOR = (
-    "a generator expression runs where its items are taken, after a `with torch.no_grad()` around it has ended: make a"
-    " list of it there, or iterate under torch.no_grad()"
+    "a generator expression runs where its items are taken: a `with torch.no_grad()` around it has no effect if it has"
+    " ended by then. Make a list of it there, or iterate under torch.no_grad()"
 )
 NO_GRAD_IN_THREAD = (
     "enter torch.no_grad() or torch.inference_mode() in the thread that runs this line, as they hold only in the thread"

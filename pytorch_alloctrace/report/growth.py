@@ -114,7 +114,8 @@ def _describe_note(growths: Sequence[Growth], summary: Summary, names: SiteNames
         cure = cure_holder(growth.holder, growth.kind, growth.device, names)
         sentences.append(" ".join((cure, *describe_store(growth.holder, names))))
     is_cache = growth.holder is not None and is_function_cache(growth.holder)
-    if growth.holder is not None and is_cache and growth.holder.scope == "class attribute":
+    has_cure = growth.doubt in (Doubt.STOPPED, Doubt.ACCUMULATED, Doubt.GARBAGE)
+    if growth.holder is not None and is_cache and growth.holder.scope == "class attribute" and not has_cure:
         sentences.append(cure_holder(growth.holder, growth.kind, growth.device, names))
     elif growth.holder is not None and growth.doubt in (Doubt.FILLED, Doubt.BOUNDED):
         sentences[-1] = " ".join((sentences[-1], *describe_views(growth.holder, "Its tensors")))

@@ -91,8 +91,11 @@ def describe_cause(failure: OutOfMemory, names: SiteNames) -> CauseText | None:
         title = f"{names.site(failure.site)} requests more and more ({sizes}). {text.title}"
         help_text = f"What helps: {_CURE_OF_GROWING}{text.help[0].removeprefix('What helps: ')}"
         text = dataclasses.replace(text, title=title, help=[help_text, *text.help[1:]])
-    if text.help:
-        text.help.extend(describe_delay_by_setting(failure, names))
+    if text.help and failure.verdict == FRAGMENTED:
+        text.help.append(
+            "PYTORCH_ALLOC_CONF=expandable_segments:True may serve this request, as"
+            f" {units.size(failure.here.free_bytes)} was free in pieces, but no much larger one."
+        )
     unused = failure.program.unused
     size = sum(row.bytes for row in unused)
     if failure.cause != causes.UNUSED_VARIABLES and size >= _MIN_UNUSED_SHARE * failure.usable_bytes:
@@ -104,11 +107,14 @@ def describe_cause(failure: OutOfMemory, names: SiteNames) -> CauseText | None:
 
 
 def _cure_double(failure: OutOfMemory, names: SiteNames) -> str:
-    """Return a clause on the object with the most float64 tensors; "" without any."""
-    if (double := failure.program.double) is None:
+    """Return a clause on the objects with float64 tensors; "" without any."""
+    doubles = [quote(names.referrer(holder.name)) for holder in failure.program.doubles]
+    if not doubles:
         return ""
-    name = quote(names.referrer(double.name))
-    return f"{name} is float64: `.float()` of it halves it, and what is computed from it; "
+    *others, last = doubles
+    subject = f"{', '.join(others)} and {last} are" if others else f"{last} is"
+    them = "them" if others else "it"
+    return f"{subject} float64: `.float()` of {them} halves {them}, and what is computed from {them}; "
 
 
 def _cure_derived(failure: OutOfMemory, names: SiteNames) -> str:
@@ -118,7 +124,7 @@ def _cure_derived(failure: OutOfMemory, names: SiteNames) -> str:
         return ""
     return (
         f"leave `create_graph=True` at {names.site(derived)} out where no further derivative is taken, as in an"
-        " evaluation, and there `.detach()` what each step makes; "
+        " evaluation; "
     )
 
 
@@ -132,7 +138,9 @@ def describe_larger_request(failure: OutOfMemory) -> str:
 
 def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) -> CauseText:
     remedy = cure(leak, names)
-    size = with_share(failure.measure_leak(leak), failure)
+    size, held_bytes = with_share(leak.allocated_bytes, failure), failure.measure_leak(leak)
+    if held_bytes > leak.allocated_bytes:
+        size += f"; with other blocks of its lines {with_share(held_bytes, failure)}"
     title, why = f"{names.site(leak.line)} leaks: {size}", [describe_usage(failure)]
     first = _cure_double(failure, names)
     if leak.holder is not None and leak.holder.through == GRAPH:
@@ -148,20 +156,14 @@ def describe_leading_leak(leak: Leak, failure: OutOfMemory, names: SiteNames) ->
             " backpropagation), or checkpoint each (torch.utils.checkpoint). If none is:"
             f" {remedy[:1].lower()}{remedy[1:]}"
         )
-    return CauseText(
-        title, leak.line, leak.sites[0].stack_id, why, [help_text, *describe_delay_by_setting(failure, names)]
-    )
-
-
-def describe_delay_by_setting(failure: OutOfMemory, names: SiteNames) -> list[str]:
-    """Return a sentence on fragmentation that is not the cause; none if there is none."""
-    if failure.verdict != FRAGMENTED:
-        return []
-    free, requested = units.size(failure.here.free_bytes), units.size(failure.requested_bytes)
-    return [
-        f"PYTORCH_ALLOC_CONF=expandable_segments:True would only delay it: {free} was free, but not in one piece for"
-        f" the {requested} requested at {names.site(failure.site)}."
-    ]
+    help_texts = [help_text]
+    if failure.verdict == FRAGMENTED:
+        free, requested = units.size(failure.here.free_bytes), units.size(failure.requested_bytes)
+        help_texts.append(
+            f"PYTORCH_ALLOC_CONF=expandable_segments:True would only delay it: {free} was free, but not in one piece"
+            f" for the {requested} requested at {names.site(failure.site)}."
+        )
+    return CauseText(title, leak.line, leak.sites[0].stack_id, why, help_texts)
 
 
 def _find_joined(failure: OutOfMemory) -> SiteBytes | None:
@@ -504,9 +506,10 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
     if (derived := program.derived_gradient) is not None:
         special = _cure_derived(failure, names)
         line = names.site(derived)
-        what = f"{line} computes gradients with graphs (create_graph=True), which keep those of all steps. "
-    if (found := _find_operation_of_activations(failure)) is not None:
-        operation, largest = found
+        what = f"{line} computes gradients with graphs (create_graph=True), and their graphs are kept. "
+    largest: SiteBytes | None = None
+    if (special_operation := _find_operation_of_activations(failure)) is not None:
+        operation, largest = special_operation
         special = f"{CURE_BY_OPERATION[operation]}; "
         what = f"{names.site(largest.site)} {WHAT_BY_OPERATION[operation]}. "
     help_texts = [
@@ -529,8 +532,8 @@ def _describe_activations(failure: OutOfMemory, names: SiteNames) -> CauseText:
         title += f" of {units.size(failure.requested_bytes)}, of whose line the largest before was {before}"
         larger = f"{CURE_OF_LARGER_INPUT.removesuffix('; ')} (of a padded batch: number times longest); "
         help_texts[0] = f"What helps: {larger}{help_texts[0].removeprefix('What helps: ')}"
-    if found is not None:
-        site, stack = found[1].site, found[1].stack_id
+    if largest is not None:
+        site, stack = largest.site, largest.stack_id
     elif derived is not None:
         site, stack = Site(derived.filename, derived.line, derived.function, derived.source, True), 0
     return CauseText(title, site, stack, list_lines(sites, names), help_texts)

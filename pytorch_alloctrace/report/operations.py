@@ -26,7 +26,7 @@ WHAT_BY_OPERATION = {
     Operation.PAD: "pads all sequences to the longest",
     Operation.RESIZE: "resizes all at once",
     Operation.UPCAST: "makes copies in higher precision",
-    Operation.CONTRACT: "contracts three or more tensors from left to right, and stores each result",
+    Operation.CONTRACT: "contracts three or more tensors, one after another (without opt_einsum from left to right)",
     Operation.REDUCE: "makes tensors only to reduce them",
     Operation.GATHER: "copies a row for each index",
     Operation.BROADCAST: "broadcasts tensors to a larger shape",
@@ -74,9 +74,10 @@ CURE_BY_OPERATION = {
     Operation.MERGE: "apply the parts one after another (`F.linear(F.linear(x, A), B)`) instead of their product, "
     "compute what needs no gradient (a norm) under torch.no_grad(), or checkpoint the layer",
     Operation.PARAMETRIZED: "`with torch.nn.utils.parametrize.cached():` around the loop or the forward, which computes"
-    " each weight once; or compute the weight once before the loop",
-    Operation.LAST_SEGMENT: "a number of segments that divides the number of layers (the last segment has all that are "
-    "left), or torch.utils.checkpoint for each layer",
+    " each weight once (not for the older torch.nn.utils.weight_norm: use that of torch.nn.utils.parametrizations); or"
+    " compute the weight once before the loop",
+    Operation.LAST_SEGMENT: "more segments, by a number that divides that of the layers (the last segment has all that "
+    "are left), or torch.utils.checkpoint for each layer",
     Operation.ALLOCATE: "a smaller shape (no dimension along which all values are equal: they broadcast), a smaller "
     "type, or in host memory",
     Operation.WRITTEN_OUT: "a function of torch that keeps only its input (F.gelu, F.silu, F.mish, F.layer_norm, "

@@ -136,10 +136,9 @@ def _advise_on_operation(holding: Holding, names: SiteNames) -> list[str]:
     rows = sorted(zip(holding.sites, holding.operations, strict=True), key=lambda row: -row[0].bytes)
     # Activations are of many lines. Of a few large tensors, one may be computed from another.
     min_bytes = max(MIN_PEAK_SHARE * holding.bytes, _MIN_ADVISED_BYTES)
-    large = [(site, operation) for site, operation in rows if operation is not None and site.bytes >= min_bytes]
-    for site, operation in rows[: 1 if is_training else _MAX_OPERATIONS]:
-        if (site, operation) in large and operation is not None:
-            sites = [other for other, its_operation in large if its_operation is operation]
+    for _, operation in rows[: 1 if is_training else _MAX_OPERATIONS]:
+        sites = [site for site, its_operation in rows if its_operation is operation and site.bytes >= min_bytes]
+        if operation is not None and sites:
             advice = _describe_operation(sites, operation, holding, names, is_training=is_training)
             if advice:
                 return advice

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
+from collections import defaultdict
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +26,7 @@ from .failed_allocations import FailedAllocation, find_failed_allocations
 from .forwards import MODEL_ROLES
 
 DOUBLE = "float64"
-MIN_DOUBLE_BYTES = 1 << 20
+MIN_DOUBLE_BYTES, MIN_DOUBLE_SHARE, _MAX_DOUBLES = 1 << 20, 1 / 64, 3
 _MAX_EVENTS_TO_SCAN = 256
 """Number of events after the failure that are searched for the end of its object scan."""
 _LATENCY = KINDS.index("latency")
@@ -32,6 +34,7 @@ CALL = "call"
 """`Holder.store_kind` of a container to which a method adds items."""
 _MODULE_CALL = "_call_impl"
 """Function of torch that calls a module."""
+_INDEX = re.compile(r"\[\d+\]")
 _CACHE_ENTRY = "(...)"
 """In the name of a holder: an entry of an lru_cache."""
 
@@ -125,8 +128,8 @@ class HoldersAtFailure:
         """Whether the object scan of the failure read all autograd graphs."""
         return all(held.has_all_nodes for held in self._trace.held if held.event == self._scan)
 
-    def find_double(self) -> Holder | None:
-        """Return the first large object with float64 tensors, if most of the held numbers with a fraction are float64.
+    def list_doubles(self) -> tuple[Holder, ...]:
+        """Return the first large objects with float64 tensors, if most of the held numbers with a fraction are float64.
 
         An object with tensors of several types counts as one of other numbers; the types in a graph are unknown.
         """
@@ -139,8 +142,11 @@ class HoldersAtFailure:
         }
         doubles = {held: size for held, size in sizes.items() if held.dtype == DOUBLE}
         is_most = 2 * sum(doubles.values()) > sum(sizes.values())
-        large = [held for held, size in doubles.items() if size >= MIN_DOUBLE_BYTES]
-        return self._make_holder(min(large, key=self._find_first)) if large and is_most else None
+        largest = max(doubles.values(), default=0)
+        large = [held for held, size in doubles.items() if size >= MIN_DOUBLE_SHARE * largest]
+        is_notable = is_most and largest >= MIN_DOUBLE_BYTES
+        first = sorted(large, key=self._find_first)[:_MAX_DOUBLES] if is_notable else []
+        return tuple(holder for held in first if (holder := self._make_holder(held)) is not None)
 
     def _find_first(self, held: Held) -> int:
         """Return the event of an object's first block: others may have been computed from it."""
@@ -157,10 +163,17 @@ class HoldersAtFailure:
         share, largest = max(shares, key=lambda item: item[0], default=(0.0, None))
         return self._make_holder(largest) if share > MIN_SHARE else None
 
-    def find_holder_of_several(self, min_bytes: int) -> Holder | None:
-        """Return what held the most in several items of one container, such as models: "results[...].optimizer"."""
-        rows = (row for row in self.rows if row.objects > 1 and row.bytes >= min_bytes)
-        return next((row.holder for row in rows), None)
+    def find_holder_of_several(self, blocks: _Mask) -> Holder | None:
+        """Return what held most of some blocks in several items of one container: "results[...].optimizer"."""
+        addresses = self._live["address"][blocks & (self._live["alloc_seq"] < self._scan)]
+        counts: defaultdict[str, float] = defaultdict(float)
+        for candidate in self._trace.held:
+            if candidate.event == self._scan and len(candidate.addresses):
+                counts[_INDEX.sub("[...]", candidate.name)] += estimate_share(addresses, candidate)[0]
+        name, count = max(counts.items(), key=lambda item: item[1], default=("", 0.0))
+        if 2 * count < len(addresses) or not len(addresses):
+            return None
+        return next((row.holder for row in self.rows if row.objects > 1 and row.holder.name == name), None)
 
     def find_exceptions(self, activations: _Mask) -> tuple[int, Holder | None]:
         """Return the bytes that earlier exceptions held at an object scan and still hold, and the object that has them.

@@ -300,7 +300,9 @@ class OutOfMemory:
         return None if LARGE_SHARE * self.usable_bytes <= 2 * free_bytes >= held_bytes else largest
 
     def measure_leak(self, leak: Leak) -> int:
-        """Return what a leak holds, with all other live blocks of its lines, such as those of a former epoch."""
+        """Return what a leak holds; a large one with all other blocks of its lines, such as those of a former epoch."""
+        if leak.allocated_bytes < MIN_CAUSE_SHARE * self.usable_bytes:
+            return leak.allocated_bytes
         lines = {site.site for site in leak.sites}
         return max(leak.allocated_bytes, sum(site.bytes for site in self.top_sites if site.site in lines))
 

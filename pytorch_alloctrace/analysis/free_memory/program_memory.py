@@ -10,7 +10,8 @@ kept         everything else
 The cause is the first that applies. *Usable* is the limit of the process, else the device.
 
 exception                      tracebacks of earlier exceptions held a quarter of the usable bytes at an object scan (a
-                               tenth, if it did not read all graphs), and most of it is still live
+                               tenth, if it did not read all graphs and no other of these causes down to many forwards
+                               applies), and most of it is still live
 garbage                        reference cycles to which nothing else refers held a quarter at the object scan of the
                                failure
 autocast's cache               a region of autocast that spans many iterations (see `autocast_cache`) holds a quarter
@@ -240,8 +241,8 @@ class ProgramMemory:
     """Container that held most of the memory of use FORWARD at that scan: outputs that the program keeps."""
     unused: tuple[HeldRow, ...]
     """Local variables that their functions did not read any more at that scan, the most bytes first."""
-    double: Holder | None
-    """First large object with float64 tensors at that scan, if most of the held memory of such numbers is float64."""
+    doubles: tuple[Holder, ...]
+    """First large objects with float64 tensors at that scan, if most of the held memory of such numbers is float64."""
     graph_collection: HeldRow | None
     """Container of a function that held the most through the autograd graphs of its items at that scan."""
     recomputed: Recomputed | None
@@ -303,7 +304,7 @@ class ProgramMemory:
 
     def leading_cause(self, usable_bytes: int) -> str | None:
         """Return the cause if it may also look like a leak: KEPT_EXCEPTION to MANY_FORWARDS in CAUSES; else None."""
-        if self.exception_bytes >= (LARGE_SHARE if self.has_complete_scan else MIN_CHECKPOINT_SHARE) * usable_bytes:
+        if self.exception_bytes >= LARGE_SHARE * usable_bytes:
             return KEPT_EXCEPTION
         if self.garbage is not None and self.garbage.bytes >= LARGE_SHARE * usable_bytes:
             return GARBAGE
@@ -312,9 +313,11 @@ class ProgramMemory:
         large, live = LARGE_SHARE * usable_bytes, sum(self.bytes_by_use.values()) + self.requested_bytes
         if self.vmap is not None and self.vmap.bytes >= max(large, live / 2):
             return VMAP
-        if self.forwards is None:
+        cause = None if self.forwards is None else self.forwards.find_cause(usable_bytes)
+        if cause is None and not self.has_complete_scan:
+            return KEPT_EXCEPTION if self.exception_bytes >= MIN_CHECKPOINT_SHARE * usable_bytes else None
+        if self.forwards is None or cause is None:
             return None
-        cause = self.forwards.find_cause(usable_bytes)
         has_carried = (
             self.graph_holder is not None
             and 2 * self.graph_holder.bytes >= self.forwards.site.bytes

@@ -31,6 +31,8 @@ MIN_GROWING_REQUESTS, GROWING_PARTS = 64, 16
 """Minimum number of requests that may grow, and number of equal parts whose largest requests are compared."""
 MIN_GROWING_SHARE, MIN_GROWTH = 0.8, 2
 """Minimum share of these parts with a larger request than the part before, and ratio of the failed one to the first."""
+MIN_DERIVED_SHARE = 0.1
+"""Minimum share of the live bytes that backward made beyond gradients of parameters: those may have graphs."""
 MIN_MODELS = 3
 """Minimum number of models that a line made: the second may be a copy of the first."""
 MIN_COPY_SHARE = 0.01
@@ -111,9 +113,9 @@ class _MemoryReader(ForwardReader):
             and any(frame.name.startswith(_FOREACH) for frame in frames)
             # Only SGD makes its state there, as copies of the gradients.
             and (earlier_state.any() or not any(frame.name == _FOREACH_SGD for frame in frames)),
-            earlier_optimizer_bytes=(earlier_bytes := int(self._bytes[earlier_state].sum())),
+            earlier_optimizer_bytes=int(self._bytes[earlier_state].sum()),
             earlier_optimizer_holder=self._holders.find_holder(earlier_state)
-            or self._holders.find_holder_of_several(earlier_bytes // 2),
+            or self._holders.find_holder_of_several(earlier_state),
             forwards=None if live_forwards is None else live_forwards.forwards,
             models=self._find_made_models(),
             checkpoints=self._find_checkpoints(),
@@ -145,7 +147,7 @@ class _MemoryReader(ForwardReader):
             holder=self._holders.find_forgotten(),
             collection=self._holders.find_collection(self._uses[FORWARD]),
             unused=self._holders.list_unused(),
-            double=self._holders.find_double(),
+            doubles=self._holders.list_doubles(),
             graph_collection=self._holders.find_graph_collection(),
             recomputed=self._find_recomputed(),
             derived_gradient=self._find_derived_gradient(sites[ACTIVATIONS]),
@@ -179,9 +181,15 @@ class _MemoryReader(ForwardReader):
         return GrowingRequests(int(largest[0]), len(sizes)) if is_steady and has_grown else None
 
     def _find_derived_gradient(self, sites: Sequence[SiteBytes]) -> Frame | None:
-        """Return a line with `create_graph=True` whose function made the activations of one of these lines."""
+        """Return a line with `create_graph=True` whose function made the activations of one of these lines.
+
+        Backward must have made more than the gradients of parameters: gradients with graphs.
+        """
+        of_backward, parameters = (
+            int(self._bytes[rows].sum()) for rows in (self._of_backward, self._has_role("parameter"))
+        )
         line = find_derived_gradient(self._trace, beside_backward=True)
-        if line is None:
+        if line is None or of_backward - parameters < MIN_DERIVED_SHARE * int(self._bytes.sum()):
             return None
         calls = ((frame.filename, frame.function) for site in sites for frame in self._frames(site.stack_id))
         return line if (line.filename, line.function) in calls else None
@@ -331,7 +339,7 @@ class _MemoryReader(ForwardReader):
             has_call = np.searchsorted(calls, begins) > np.searchsorted(calls, ends)
             if len(firsts) >= MIN_MODELS and 2 * int(has_call.sum()) >= len(has_call):
                 size, site = int(self._bytes[rows].sum()), Site.of_stack(self._stacks, maker)
-                holder = self._holders.find_holder(rows) or self._holders.find_holder_of_several(size // 2)
+                holder = self._holders.find_holder(rows) or self._holders.find_holder_of_several(rows)
                 parameters = rows & self._has_role("parameter")
                 return MadeModels(
                     site=SiteBytes(site, size, int(rows.sum()), maker),

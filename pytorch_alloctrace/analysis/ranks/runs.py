@@ -78,9 +78,13 @@ def find_run(summaries: Sequence[RankSummary]) -> tuple[Run | None, list[LeftOut
     runs = _find_runs([summary for summary in readable if summary.rank is not None])
     unranked = [summary for summary in readable if summary.rank is None]
     if not runs:
-        launchers = [summary for summary in unranked if not summary.devices and _has_child(summary, unranked)]
-        left_out += [LeftOut(summary, "launcher") for summary in launchers]
-        ranks = [summary for summary in unranked if summary not in launchers]
+        starters = {(summary.host, summary.parent_process) for summary in unranked}
+        ranks = []
+        for summary in unranked:
+            if summary.process > 0 and not summary.devices and (summary.host, summary.process) in starters:
+                left_out.append(LeftOut(summary, "launcher"))
+            else:
+                ranks.append(summary)
         return (Run(None, ranks) if ranks else None), left_out
     chosen = max(runs, key=lambda run: (len(run.summaries), run.begin_ns))
     chosen.summaries.sort(key=lambda summary: summary.rank or 0)
@@ -93,10 +97,6 @@ def find_run(summaries: Sequence[RankSummary]) -> tuple[Run | None, list[LeftOut
         for summary in [*run.summaries, *run.children]
     ]
     return chosen, left_out
-
-
-def _has_child(summary: RankSummary, others: Sequence[RankSummary]) -> bool:
-    return any(other.parent_process == summary.process and other.host == summary.host for other in others)
 
 
 def _find_runs(summaries: Sequence[RankSummary]) -> list[Run]:

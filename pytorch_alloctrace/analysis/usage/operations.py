@@ -75,8 +75,12 @@ _MULTI_HEAD, _FUSED_ATTENTION = "multi_head_attention_forward", "scaled_dot_prod
 """Functions of torch: the first calls the second unless it has to return the weights."""
 _ATTENTION = re.compile(r"attention|attn|attend", re.IGNORECASE)
 _OF_PAIRS = re.compile(
-    r"softmax\(|masked_fill|( @ |(matmul|bmm)\().*(transpose\(|permute\(|\.mT\b|\.T\b|\.t\(\))|\beinsum\("
-    r"|dropout\((\w*(attn|attention|weights|probs|scores)|p|a|w)\b"
+    r"@ \(?[\w.]*k(ey)?s?\w*\.(transpose|permute|swapaxes|mT\b|T\b|t\(\))"
+    r"|(matmul|bmm)\([\w.]+, [\w.]*k(ey)?s?\w*\.(transpose|permute|swapaxes|mT\b|T\b|t\(\))"
+    r"|\beinsum\(.*\bq\w*\b.*\bk\w*\b"
+    r"|\b(scores?|attn|attention|dots|similarity|energy)\w*(\.masked_fill\(.*\))?\.softmax\("
+    r"|softmax\(\s*(scores?|attn|attention|dots|similarity|energy)\w*\s*[,)/*]"
+    r"|\b(scores?|attn|dots)\w*\.masked_fill|dropout\(\w*(attn|attention|probs|scores)\b"
 )
 """Operations on a value for each pair of positions."""
 _FOREACH = "_multi_tensor_"
@@ -84,6 +88,7 @@ _FOREACH = "_multi_tensor_"
 _CALL = "_call_impl"
 """Function of torch that calls a module."""
 _PARAMETRIZATION = re.compile(r"[/\\]torch[/\\]nn[/\\]utils[/\\](parametrize|weight_norm|spectral_norm)\.py$")
+_WEIGHT_FUNCTIONS = ("get_parametrized", "compute_weight")
 _LINEAR = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\](module|linear)\.py$")
 """Files of the frames of a call of a linear layer."""
 _NEW_AXIS = r"(\[[^\]]*\bNone\b[^\]]*\]|\.unsqueeze\([^)]*\))"
@@ -115,7 +120,7 @@ _PATTERNS = (
     (rf"{_NEW_AXIS} [-+*/] | [-+*/] \w+{_NEW_AXIS}", Operation.BROADCAST),
     (r"\b(cat|stack|concat|hstack|vstack)\(", Operation.JOIN),
     (r"\.(repeat|repeat_interleave|tile)\(|\.expand\(.*\)\.(contiguous|clone|reshape)\(", Operation.REPEAT),
-    (r"^(?!.*requires_grad)[^=(]+ = torch\.(zeros|empty|full)(_like)?\(", Operation.ALLOCATE),
+    (r"^(?!.*requires_grad)[^=(]+ = torch\.(zeros|empty|full)\(", Operation.ALLOCATE),
 )
 """Patterns of the source of a line."""
 _ELEMENTWISE = re.compile(
@@ -141,10 +146,10 @@ def find_operation(site: Site, frames: Sequence[Frame]) -> Operation | None:
         return Operation.STEP
     if _stores_attention(site, called):
         return Operation.ATTENTION
-    if any(_PARAMETRIZATION.search(frame.filename) for frame in called):
+    if any(_PARAMETRIZATION.search(frame.filename) and frame.name in _WEIGHT_FUNCTIONS for frame in called):
         return Operation.PARAMETRIZED
-    callers = [frame.name for frame in frames[len(called) :] if CHECKPOINT_FILE.search(frame.filename)]
-    if "checkpoint_sequential" in callers and "checkpoint" not in callers:
+    of_checkpoints = [frame.name for frame in frames if CHECKPOINT_FILE.search(frame.filename)]
+    if "checkpoint_sequential" in of_checkpoints and not {"checkpoint", *RECOMPUTATION} & {*of_checkpoints}:
         return Operation.LAST_SEGMENT
     in_checkpoint = [frame.name for frame in called if CHECKPOINT_FILE.search(frame.filename)]
     if in_checkpoint and not any(name in RECOMPUTATION for name in in_checkpoint):

@@ -53,7 +53,11 @@ def find_recomputed(
 
 
 def _find_call(stacks: StackIndex, lines: npt.NDArray[np.integer]) -> Site | None:
-    """Return the line that called the checkpoint within which forward reached one of these lines, else the only one."""
+    """Return the line that called the checkpoint in which forward reached one of these lines.
+
+    If it reached none of them there, as in layers of torch, return the line of the program that calls checkpoints, if
+    there is only one.
+    """
     calls = stacks.outermost(stacks.ends_in(_is_call))
     callers = np.where(calls > 0, stacks.site[stacks.parent[calls]], 0)
     of_lines = callers[(callers > 0) & np.isin(stacks.line_numbers, lines)]
