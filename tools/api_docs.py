@@ -46,6 +46,7 @@ from pytorch_alloctrace.analysis.usage.held_rows import HeldRow
 from pytorch_alloctrace.analysis.usage.operations import Operation
 from pytorch_alloctrace.analysis.usage.package_lines import LibraryCall
 from pytorch_alloctrace.analysis.usage.peak import PeakMemory
+from pytorch_alloctrace.analysis.usage.recomputed import Recomputed
 from pytorch_alloctrace.analysis.usage.roles import ModelOrigin
 from pytorch_alloctrace.analysis.what_if.fitting import Fit, Fitting, OnGpu
 from pytorch_alloctrace.analysis.what_if.model import Check, Gpu
@@ -151,6 +152,7 @@ VALUES: tuple[tuple[type, str], ...] = (
     (AutocastMemory, "`ProgramMemory.autocast`"),
     (MadeModels, "`ProgramMemory.models`"),
     (FormerTraining, "`ProgramMemory.former_training`"),
+    (Recomputed, "`ProgramMemory.recomputed`"),
     (Operation, "`ProgramMemory.request_operation`"),
     (GrowingRequests, "`ProgramMemory.growing_requests`"),
     (LargeParameter, "`ProgramMemory.large_parameter`"),

@@ -198,8 +198,10 @@ class Session:
         return bool(self._recorder.flush()) if unread_lines else written
 
     def _stop(self, reason: str) -> None:
-        # Processes that a program starts itself (torch.multiprocessing.spawn) set their rank when they begin to run.
-        end_record: dict[str, Any] = {"reason": reason, "rank": program.rank(), "world_size": program.world_size()}
+        end_record: dict[str, Any] = {"reason": reason}
+        if (size := program.world_size()) is not None:
+            # Processes that a program starts itself (torch.multiprocessing.spawn) get their rank after they started.
+            end_record |= {"rank": program.rank(), "world_size": size}
         replaced_by = ""
         try:
             with contextlib.ExitStack() as stops:  # runs every callback even if one fails

@@ -52,16 +52,22 @@ def make_steady(path: Path, tick_ns: int = TICK_NS) -> int:
     # Times of different threads may be out of order.
     elapsed, steady_ns = np.maximum.accumulate(counters) - first.counter, np.array(steady)
 
-    def steady_time(counter: int) -> int:
-        """Return steady nanoseconds since the beginning."""
-        return round(float(np.interp(counter - first.counter, elapsed, steady_ns)))
+    def steady_times(counters: list[int]) -> list[int]:
+        """Return steady nanoseconds since the beginning. Call it once for many times: each call reads all of `elapsed`."""
+        times: list[int] = (
+            np.rint(np.interp(np.array(counters) - first.counter, elapsed, steady_ns)).astype(int).tolist()
+        )
+        return times
 
     def move_anchor(anchor: Anchor) -> Anchor:
         # The rewritten counter counts nanoseconds.
-        ns = steady_time(anchor.counter)
+        [ns] = steady_times([anchor.counter])
         return Anchor(first.counter + ns, first.monotonic + ns, first.wall + ns)
 
-    times = {run.first: [first.counter + steady_time(event.time) for event in run.events] for run in trace.runs}
+    times = {
+        run.first: [first.counter + ns for ns in steady_times([event.time for event in run.events])]
+        for run in trace.runs
+    }
     rewritten = [path.read_bytes()[:FILE_HEADER]]
     for block in trace.blocks:
         begin, payload = move_anchor(block.begin), block.payload
