@@ -53,7 +53,7 @@ def make_steady(path: Path, tick_ns: int = TICK_NS) -> int:
     elapsed, steady_ns = np.maximum.accumulate(counters) - first.counter, np.array(steady)
 
     def steady_times(counters: list[int]) -> list[int]:
-        """Return steady nanoseconds since the beginning. Call it once for many times: each call reads all of `elapsed`."""
+        """Return steady nanoseconds since the beginning. Each call, for any number of times, reads all of `elapsed`."""
         times: list[int] = (
             np.rint(np.interp(np.array(counters) - first.counter, elapsed, steady_ns)).astype(int).tolist()
         )

@@ -26,6 +26,7 @@ class Recomputed:
     site: Site
     """Outermost line of the program within the part."""
     stack_id: int
+    """Stack that ends in `site`."""
     call: Site | None
     """Line of forward that called the checkpoint of the part; None if unknown."""
 
