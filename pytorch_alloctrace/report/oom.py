@@ -17,7 +17,8 @@ from ..reading.sites import Site
 from . import units
 from .finding import Finding
 from .fragmentation import describe_pinner, write_pinners
-from .oom_causes import CURE_OF_LARGER_INPUT, describe_cause, describe_larger_request, describe_leading_leak
+from .oom_cause_text import CURE_OF_LARGER_INPUT
+from .oom_causes import describe_cause, describe_larger_request, describe_leading_leak
 from .package_lines import describe_library_call
 from .screen import Screen
 from .site_names import SiteNames

@@ -8,11 +8,20 @@ from dataclasses import dataclass
 from ..analysis.free_memory.oom import OutOfMemory
 from ..analysis.leaks.leak import Holder
 from ..analysis.usage.held_rows import HeldRow
+from ..analysis.usage.operations import Operation
 from ..reading.sites import Site, SiteBytes
 from . import units
 from .site_names import SiteNames
 
 MAX_LINES = 3
+MIN_GROWTH = 2
+"""Minimum ratio of a request to all before of its line, for it to be told as larger."""
+CURE_OF_LARGER_INPUT = (
+    "if this input is larger than those before, process it in parts (tiles of an image, chunks of a sequence), or "
+    "bound its size; "
+)
+OWN_CURES = frozenset(Operation) - {Operation.JOIN, Operation.REPEAT, Operation.ALLOCATE, Operation.WRITTEN_OUT}
+"""Operations with a cure of their own, also within a module."""
 _PLURALS = {
     "parameter": "parameters",
     "gradient": "gradients",
