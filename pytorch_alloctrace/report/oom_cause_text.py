@@ -14,8 +14,6 @@ from . import units
 from .site_names import SiteNames
 
 MAX_LINES = 3
-MIN_GROWTH = 2
-"""Minimum ratio of a request to all before of its line, for it to be told as larger."""
 CURE_OF_LARGER_INPUT = (
     "if this input is larger than those before, process it in parts (tiles of an image, chunks of a sequence), or "
     "bound its size; "

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from ..analysis.free_memory import program_memory as causes
 from ..analysis.free_memory.oom import FRAGMENTED, TOO_LARGE, OutOfMemory
+from ..analysis.free_memory.program_memory_reader import MIN_GROWTH
 from ..analysis.leaks.leak import GRAPH, SURVIVORS, Leak
 from ..analysis.usage.held_rows import HeldRow
 from ..analysis.usage.peak import ROUNDING, find_square
@@ -23,7 +24,6 @@ from .cures import (
 )
 from .oom_cause_text import (
     CURE_OF_LARGER_INPUT,
-    MIN_GROWTH,
     OWN_CURES,
     CauseText,
     describe_usage,

@@ -7,6 +7,7 @@ from collections import Counter
 from ..analysis.free_memory import program_memory as causes
 from ..analysis.free_memory.oom import OutOfMemory
 from ..analysis.free_memory.program_memory import Forwards
+from ..analysis.free_memory.program_memory_reader import MIN_GROWTH
 from ..analysis.usage.operations import Operation
 from ..reading.sites import Site, SiteBytes
 from . import units
@@ -20,7 +21,6 @@ from .cures import (
 )
 from .oom_cause_text import (
     CURE_OF_LARGER_INPUT,
-    MIN_GROWTH,
     OWN_CURES,
     CauseText,
     largest_site,

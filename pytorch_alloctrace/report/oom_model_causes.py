@@ -38,29 +38,29 @@ def describe_many_models(failure: OutOfMemory, names: SiteNames) -> CauseText:
     done = "models, with their optimizers," if failure.program.bytes_by_role["optimizer state"] else "models"
     share, remedy = SHARE_MODEL, f"remove {done} that are done, or keep copies on the CPU (`.cpu()`)"
     if "copy" in (site.site.source or ""):
-        share, remedy = "", f"keep the copies on the CPU (`.cpu()`, or a state_dict moved there), or remove {done} that"
-        remedy += " are done"
-    by, held = "", []
+        share = ""
+        remedy = f"keep the copies on the CPU (`.cpu()`, or a state_dict moved there), or remove {done} that are done"
+    keeper, why = "", list_roles(failure)
     line, stack = line_to_change(holder, site.site, site.stack_id)
     if holder is not None:
-        # What a program stores is the optimizer, or what has one, such as a schedule.
-        by = f" by {quote(names.referrer(holder.name.partition(_OF_OPTIMIZER)[0]))}"
-        held = [f"Held by {names.referrer(holder.names[0])}."]
+        # The program stores the optimizer, or an object that has it, such as a schedule.
+        keeper = f" by {quote(names.referrer(holder.name.partition(_OF_OPTIMIZER)[0]))}"
+        why = [f"Held by {names.referrer(holder.names[0])}.", *why]
         if _OF_OPTIMIZER in holder.name:
             remedy = f"store numbers instead of an optimizer or what refers to it, such as a schedule; {remedy}"
-    of_what = " of weights"
+    content = " of weights"
     if 0 < models.parameter_bytes < _MIN_PARAMETERS * site.bytes:
-        of_what = f", {units.size(models.parameter_bytes)} of parameters"
+        content = f", {units.size(models.parameter_bytes)} of parameters"
         if models.copied is not None:
             size, line_copied = units.size(models.copied.largest_bytes), names.site(models.copied.site)
             remedy = f"copy only the model, not what the object refers to, such as {size} of {line_copied}; {remedy}"
     remedies = [remedy, share] if holder is not None else [share, remedy]
     return CauseText(
-        f"{units.number(models.count)} models made at {names.site(site.site)} are kept{by}:"
-        f" {with_share(site.bytes, failure)}{of_what}",
+        f"{units.number(models.count)} models made at {names.site(site.site)} are kept{keeper}:"
+        f" {with_share(site.bytes, failure)}{content}",
         line,
         stack,
-        [*held, *list_roles(failure)],
+        why,
         [f"What helps: {'; or '.join(filter(None, remedies))}."],
     )
 

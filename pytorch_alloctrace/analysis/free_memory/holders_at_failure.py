@@ -124,8 +124,8 @@ class HoldersAtFailure:
         return HeldRow(size, blocks, is_estimated, holder, 1, "")
 
     @property
-    def is_complete(self) -> bool:
-        """Whether the object scan of the failure read all autograd graphs."""
+    def has_read_all_graphs(self) -> bool:
+        """Return whether the object scan of the failure read all autograd graphs."""
         return all(held.has_all_nodes for held in self._trace.held if held.event == self._scan)
 
     def list_doubles(self) -> tuple[Holder, ...]:

@@ -141,7 +141,7 @@ class _MemoryReader(ForwardReader):
             has_backward=self._begins_late or bool((self._events["node_type"] != 0).any()),
             exception_bytes=exception_bytes,
             exception_holder=exception_holder,
-            has_complete_scan=self._holders.is_complete,
+            has_complete_scan=self._holders.has_read_all_graphs,
             autocast=find_autocast_memory(self._trace, request.device, request.seq, self._live),
             graph_holder=self._holders.find_graph_holder(),
             holder=self._holders.find_forgotten(),
