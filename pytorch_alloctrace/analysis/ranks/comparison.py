@@ -383,17 +383,14 @@ class _RankComparer:
         others = [value for summary, value in values.items() if summary is not highest]
         distance = min(spread.distance(values[highest]), _MAX_USUAL_DISTANCE)
         deviation = Deviation(self._main, spread.measure, values[highest], float(np.median(others)), distance)
-        finding = RankFinding("unlike", self._main, (highest,), len(self._compared))
-        return self._explain(finding, (deviation,))
+        finding = RankFinding("unlike", self._main, (highest,), len(self._compared), deviations=(deviation,))
+        return self._explain(finding)
 
-    def _explain(self, finding: RankFinding, deviations: tuple[Deviation, ...] | None = None) -> RankFinding:
-        """Add deviations of the first rank, the step of its departure and the explaining line to a finding.
-
-        deviations: by default the outliers.
-        """
+    def _explain(self, finding: RankFinding) -> RankFinding:
+        """Add the step of the first rank's departure and the explaining line to a finding; if it has none, outliers."""
         summary, kind = finding.ranks[0], finding.device
-        if deviations is None:
-            deviations = tuple(item for item in self._deviations[summary.path] if item.kind == kind)
+        outliers = tuple(item for item in self._deviations[summary.path] if item.kind == kind)
+        deviations = finding.deviations or outliers
         references = self._select_references(kind, finding.ranks)
         if len(self._run.summaries) < 2 or not references:
             return finding
